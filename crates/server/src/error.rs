@@ -54,9 +54,12 @@ impl Refusal {
     /// A document that cannot be parsed (400) or is invalid (422). The error repeats the first problem.
     pub fn of_definition(status: u16, diagnostics: &[Diagnostic]) -> Refusal {
         let mut problems: Vec<Problem> = diagnostics.iter().map(problem_of).collect();
-        let mut problem = problems.first().cloned().unwrap_or_default();
-        if diagnostics.len() > 1 {
-            problem.message = format!("{} (and {} more)", problem.message, diagnostics.len() - 1);
+        // A warning is never the reason for a refusal.
+        let mut errors = problems.iter().filter(|problem| problem.severity.as_deref() != Some("warning"));
+        let mut problem = errors.next().cloned().unwrap_or_default();
+        let more = errors.count();
+        if more > 0 {
+            problem.message = format!("{} (and {more} more)", problem.message);
         }
         problem.problems = (status == 422).then(|| std::mem::take(&mut problems));
         let status = if problem.code == "too_large" { 413 } else { status };

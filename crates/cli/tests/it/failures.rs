@@ -114,6 +114,10 @@ fn warnings_are_answered_with_success() {
     let severities: Vec<&str> =
         invalid["problems"].as_array().unwrap().iter().map(|p| p["severity"].as_str().unwrap()).collect();
     assert!(severities.contains(&"error") && severities.contains(&"warning"), "{invalid:#}");
+    // A refusal is for the error, also where a warning stands before it in the text.
+    let refused = send("POST", "/api/v1/workflows", &format!("{text}  z: {{ noop: {{}}, needs: [gone] }}\n"));
+    assert_eq!(refused.refusal(422), "needs_unknown_step", "{}", refused.text());
+    assert_eq!(refused.json()["error"]["problems"].as_array().unwrap().len(), 2);
     // The command line shows them in the source, and succeeds.
     let shell = Shell::new(&server);
     let applied = shell.run_with(&["workflows", "apply", "-"], text);

@@ -414,13 +414,13 @@ fn decision_6_retry_after_is_honoured() {
 fn decision_3_an_attempt_cut_by_its_timeout_ends_as_timeout() {
     let bench = Bench::new();
     bench.upstream.on("/slow", [Act::Hang]);
-    let steps = "a: { url: $UP/slow, timeout: 100, retries: 0 }\nb: { noop: {}, needs: [a], if: \"tasks.a.status == 'timeout'\" }\nc: { noop: {}, needs: [a] }";
+    let steps = "a: { url: $UP/slow, timeout: 100ms, retries: 0 }\nb: { noop: {}, needs: [a], if: \"tasks.a.status == 'timeout'\" }\nc: { noop: {}, needs: [a] }";
     let view = bench.check(steps, json!(null), "a=timeout b=success c=skipped run=completed");
     assert_eq!(view["tasks"]["a"]["status_code"], Value::Null);
     bench.upstream.wait_for_hangup();
     bench.upstream.on("/slow-once", [Act::Hang, status(200)]);
     let view = bench.check(
-        &format!("a: {{ url: $UP/slow-once, timeout: 300, {QUICK} }}"),
+        &format!("a: {{ url: $UP/slow-once, timeout: 300ms, {QUICK} }}"),
         json!(null),
         "a=success run=completed",
     );
