@@ -36,7 +36,8 @@ pub const ALL: &[Feature] = &[
         "Workflows",
         "reference/graph.md",
         "graphs of steps in JSON or YAML, with conditions, templates, retries and failure paths",
-        "every problem in a definition is reported at once, with its position; a step that is skipped says why; \
+        "every problem in a definition is reported at once, with its position, and warnings beside errors; a failure \
+         that no step handled fails the run; a step that is skipped says why; \
          versions with a history and a diff; a run keeps the version it started with",
     ),
     works(FORMS, "concepts.md", "graphs (`tasks`), and single tasks without a definition", ""),
