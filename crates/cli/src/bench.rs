@@ -222,6 +222,7 @@ async fn open(location: &Location) -> Result<Engine, String> {
         clock: ClockMode::Real,
         clock_start: None,
         clock_advance: Default::default(),
+        accept_clock: false,
         http: Default::default(),
         seed: None,
         node: String::new(),

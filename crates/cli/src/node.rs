@@ -43,6 +43,12 @@ pub struct Flags {
     /// How many HTTP steps of one organisation may run at once, 1 to 512 (default: no limit per organisation)
     #[arg(long, env = "ONWARD_HTTP_PER_ORGANISATION", value_parser = clap::value_parser!(u16).range(1..=512))]
     http_per_organisation: Option<u16>,
+    /// Send requests also to hosts that are down or asked for a pause
+    #[arg(long, env = "ONWARD_NO_HOST_BACKOFF")]
+    no_host_backoff: bool,
+    /// Start at the present time although the store has records of the future, written with a wrong clock
+    #[arg(long)]
+    accept_clock: bool,
     /// How long runs are kept after they end, for example 30d (default: until they are deleted)
     #[arg(long, env = "ONWARD_RETENTION")]
     retention: Option<String>,
@@ -55,9 +61,11 @@ pub struct Config {
     store: Location,
     public_url: Option<String>,
     pub clock: ClockArguments,
+    accept_clock: bool,
     secret: PathBuf,
     signing_secret: Option<PathBuf>,
     http_per_organisation: Option<usize>,
+    ignore_host_backoff: bool,
     grace: Duration,
     retention: Option<Span>,
 }
@@ -148,9 +156,11 @@ pub fn check(flags: Flags, clock: ClockArguments) -> Result<Config, String> {
         store,
         public_url: public_url.transpose()?,
         clock,
+        accept_clock: flags.accept_clock,
         secret,
         signing_secret: flags.signing_secret_file,
         http_per_organisation: flags.http_per_organisation.map(usize::from),
+        ignore_host_backoff: flags.no_host_backoff,
         grace,
         retention,
     })
@@ -195,7 +205,12 @@ async fn serve(config: Config, mode: AccessMode) -> Result<(), Failure> {
         AccessMode::Key(key) => Access::Key(key),
     };
     let ClockArguments { mode: clock, start: clock_start, advance: clock_advance } = config.clock;
-    let http = HttpOptions { signer, per_organisation: config.http_per_organisation, fake_network: None };
+    let http = HttpOptions {
+        signer,
+        per_organisation: config.http_per_organisation,
+        ignore_host_backoff: config.ignore_host_backoff,
+        fake_network: None,
+    };
     // Held for as long as the process lives.
     let (node, _lock) = match config.store {
         Location::Postgres(_) => node_name(&config.data)?,
@@ -207,6 +222,7 @@ async fn serve(config: Config, mode: AccessMode) -> Result<(), Failure> {
         clock,
         clock_start,
         clock_advance,
+        accept_clock: config.accept_clock,
         http,
         seed: None,
         node,

@@ -7,9 +7,10 @@
 use crate::clock::ClockMode;
 use crate::error::Error;
 use crate::execute::{Executors, HttpOptions, HttpQueue};
-use crate::mailbox::{Command, Dispatch, Mailbox, WaitUrl};
+use crate::mailbox::{Command, Dispatch, HoldRequest, Mailbox, WaitUrl};
 use crate::metrics::Metrics;
 use crate::secret::Secret;
+use crate::services::clock_skew::{self, SkewLevel};
 use crate::services::cluster::{Caches, Cluster};
 use crate::services::core::{Callbacks, Core, Health};
 use crate::services::engine_loop::{self, Inbox, LoopServices};
@@ -24,7 +25,6 @@ use crate::services::triggers::Triggers;
 use crate::services::virtual_clock::{VirtualClock, open_clock};
 use crate::services::webhooks::Webhooks;
 use crate::services::workflows::{WorkflowCache, Workflows};
-use kernel::advance::TaskResult;
 use kernel::{Span, Timestamp};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -43,6 +43,8 @@ pub struct Options {
     pub clock: ClockMode,
     /// Where a new virtual clock begins.
     pub clock_start: Option<Timestamp>,
+    /// Starts at the present time although the store has records of the future.
+    pub accept_clock: bool,
     /// How far a virtual clock advances before the engine starts, as if the server had been down for that long.
     pub clock_advance: Span,
     pub http: HttpOptions,
@@ -120,10 +122,11 @@ impl Engine {
 
         let nodes = cluster.nodes();
         core.inbox.send(Command::Nodes(nodes.clone()));
+        clock_skew::report(&core, SkewLevel::Fine);
         cluster.restore().await?;
-        let mailbox = Mailbox::new(nodes.own(), wait_url(&core));
-        let mailbox = if core.store.is_shared() { mailbox.sharing() } else { mailbox };
         let executors = executors(&core, options.http, http_queue.clone())?;
+        let mailbox = Mailbox::new(nodes.own(), wait_url(&core)).holding(hold(&core, executors.hold()));
+        let mailbox = if core.store.is_shared() { mailbox.sharing() } else { mailbox };
         let services = LoopServices {
             core: core.clone(),
             workflows: workflows.clone(),
@@ -154,6 +157,11 @@ impl Engine {
         self.core.clock.mode()
     }
 
+    /// Says how wrong this machine's clock is, if that is worth reporting.
+    pub fn clock_report(&self) -> Option<String> {
+        self.core.clock.skew_report()
+    }
+
     /// The base of the URLs of this server.
     pub fn public_url(&self) -> &str {
         &self.core.callbacks.public_url
@@ -181,6 +189,10 @@ impl Engine {
             return Err(Error::OutcomeUnknown(why));
         }
         core.written(core.store.check().await)?;
+        if core.clock.is_too_skewed() {
+            let report = core.clock.skew_report().unwrap_or_default();
+            return Err(Error::Unavailable(format!("{report}, so this node fires no timers and leases no tasks")));
+        }
         if core.store.counters().rollbacks > 0 {
             return Err(Error::RolledBack);
         }
@@ -234,13 +246,24 @@ fn wait_url(core: &Arc<Core>) -> WaitUrl {
     Arc::new(move |run, step| core.upgrade().map(|core| core.callbacks.url(run, step)).unwrap_or_default())
 }
 
+/// Counts the attempts that are held back.
+fn hold(core: &Arc<Core>, hold: HoldRequest) -> HoldRequest {
+    let core = Arc::downgrade(core);
+    Arc::new(move |org, run, next, now| {
+        let held = hold(org, run, next, now)?;
+        if let Some(core) = core.upgrade() {
+            core.metrics.http_steps_held_back_total.add(1);
+        }
+        Some(held)
+    })
+}
+
 /// Executors that report to the loop.
 fn executors(core: &Arc<Core>, http: HttpOptions, http_queue: Arc<HttpQueue>) -> Result<Executors, Error> {
     let report_to = Arc::downgrade(core);
     let sink = Arc::new(move |dispatch: &Dispatch, result| {
         if let Some(core) = report_to.upgrade() {
             core.metrics.steps_finished_total.add(1);
-            core.metrics.http_steps_held_back_total.add(matches!(result, TaskResult::Blocked { .. }).into());
             core.inbox.send(engine_loop::finished(dispatch, result));
         }
     });

@@ -20,24 +20,25 @@ mod shared_runs;
 mod task_work;
 #[cfg(test)]
 mod tests;
+mod turn;
 
 use crate::concurrency_groups::ConcurrencyGroups;
 use crate::nodes::{LEASE, Nodes};
 use crate::task_queue::{Sizes, TaskQueue};
 use atomic_groups::AtomicGroup;
 pub use commands::{Command, LoadFailure, QueueQuery, Reply, Resumed, StartRun};
-use kernel::advance::{OfferedTask, Work};
+use kernel::advance::{HeldBack, NextRequest, OfferedTask, Work};
 use kernel::event::Queue;
 use kernel::plan::Form;
 use kernel::planted_bugs::{self, Bug};
-use kernel::{
-    Admission, Answer, Context, Effect, Input, OrgId, Payloads, Run, RunId, RunStatus, Span, Timestamp, advance,
-};
+use kernel::{Admission, Context, Effect, Input, OrgId, Payloads, Run, RunId, RunStatus, Span, Timestamp, advance};
 use live_run::LiveRun;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use store::{Batch, IdMap, IdSet, QueueKey, QueuePosition, RunRow, RunWrite, Timer, WriteVerdict};
+use store::{IdMap, IdSet, RunRow, RunWrite, Timer, WriteVerdict};
 use task_work::ClaimOffers;
+use turn::PendingRun;
+pub use turn::{Released, Turn};
 
 /// The pause after a failed read of a run or a payload.
 const READ_PAUSE: Span = Span::from_millis(200);
@@ -56,94 +57,6 @@ pub struct Dispatch {
     pub attempt: u32,
     pub fence: u64,
     pub work: Work,
-}
-
-/// One turn: what to commit, and what to do once it is durable.
-pub struct Turn<T> {
-    pub batch: Batch,
-    /// Runs to read; answer each with [`Command::Loaded`].
-    pub loads: Vec<(OrgId, RunId)>,
-    /// Payloads to read; answer each with [`Command::Fetched`].
-    pub fetches: Vec<(OrgId, RunId, Vec<u32>)>,
-    /// Key queues to read rows of, after a position; answer each with [`Command::Refilled`].
-    pub refills: Vec<(QueueKey, Option<QueuePosition>)>,
-    /// Types to read the keys of, after a key; answer each with [`Command::KeysRead`].
-    pub key_reads: Vec<(OrgId, String, Option<String>)>,
-    /// Types to read the limit slots of; answer each with [`Command::LimitSlots`].
-    pub slot_reads: Vec<(OrgId, String)>,
-    /// Parallel to `batch.runs`.
-    pending: Vec<Pending<T>>,
-    /// Replies that depend only on what is already durable.
-    ready: Vec<(T, Reply)>,
-}
-
-impl<T> Default for Turn<T> {
-    fn default() -> Self {
-        Turn {
-            batch: Batch::default(),
-            loads: Vec::new(),
-            fetches: Vec::new(),
-            refills: Vec::new(),
-            key_reads: Vec::new(),
-            slot_reads: Vec::new(),
-            pending: Vec::new(),
-            ready: Vec::new(),
-        }
-    }
-}
-
-impl<T> Turn<T> {
-    /// Does the commit of this turn start a step in this process?
-    pub fn starts_local_steps(&self) -> bool {
-        let executes = |effect: &Effect| matches!(effect, Effect::Execute { .. });
-        self.pending.iter().any(|pending| pending.effects.iter().any(executes))
-    }
-}
-
-struct Pending<T> {
-    items: Vec<QueuedInput<T>>,
-    answers: Vec<Answer>,
-    effects: Vec<Effect>,
-}
-
-/// What may leave after a commit.
-pub struct Released<T> {
-    pub replies: Vec<(T, Reply)>,
-    pub dispatch: Vec<Dispatch>,
-    /// Attempts to abort: their runs do not need them any more.
-    pub aborts: Vec<(RunId, u64)>,
-    /// Notifications to send because a run ended: the run and the notification's number.
-    pub notifications: Vec<(OrgId, RunId, u32)>,
-    pub started: u64,
-    pub ended: u64,
-    pub steps: u64,
-    /// Tasks leased to workers.
-    pub leased: u64,
-    /// Key queues with a new ready task or a free limit slot that no open claim on this node takes.
-    pub posted: BTreeSet<QueueKey>,
-    /// A run entered or left a concurrency group that another node owns.
-    pub touches_remote_group: bool,
-    /// Runs that another node may have in memory and that this node has advanced.
-    pub moved: Vec<(OrgId, RunId)>,
-}
-
-impl<T> Default for Released<T> {
-    fn default() -> Self {
-        let (replies, dispatch, aborts, notifications) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Released {
-            replies,
-            dispatch,
-            aborts,
-            notifications,
-            started: 0,
-            ended: 0,
-            steps: 0,
-            leased: 0,
-            posted: BTreeSet::new(),
-            touches_remote_group: false,
-            moved: Vec::new(),
-        }
-    }
 }
 
 /// One input and the reply channel of the caller that waits for its answer.
@@ -182,11 +95,15 @@ pub type Attempts = Vec<(RunId, u64)>;
 /// Makes callback URLs, so that the mailbox needs no secret.
 pub type WaitUrl = Arc<dyn Fn(RunId, &str) -> String + Send + Sync>;
 
+/// Says whether a request that is about to be sent must wait because of its host.
+pub type HoldRequest = Arc<dyn Fn(OrgId, RunId, NextRequest<'_>, Timestamp) -> Option<HeldBack> + Send + Sync>;
+
 pub struct Mailbox<T> {
     nodes: Nodes,
     /// The engine time of the latest turn or tick.
     now: Timestamp,
     wait_url: WaitUrl,
+    hold: HoldRequest,
     runs: IdMap<RunId, RunEntry<T>>,
     /// Runs with inputs, in order of arrival.
     queue: VecDeque<RunId>,
@@ -212,6 +129,8 @@ pub struct Mailbox<T> {
     /// Runs of the last process that have not been read yet.
     recovering: IdSet<RunId>,
     is_draining: bool,
+    /// The node's clock is too wrong: it fires no timers and leases no tasks.
+    is_suspended: bool,
     fired: u64,
     /// Counts atomic groups: those of one batch have different numbers.
     atomic_groups: u32,
@@ -230,6 +149,7 @@ impl<T> Mailbox<T> {
             nodes: Nodes::alone(epoch),
             now: Timestamp::default(),
             wait_url,
+            hold: Arc::new(|_, _, _, _| None),
             runs: IdMap::default(),
             queue: VecDeque::new(),
             due_times: BTreeSet::new(),
@@ -246,10 +166,17 @@ impl<T> Mailbox<T> {
             missed: IdMap::default(),
             recovering: IdSet::default(),
             is_draining: false,
+            is_suspended: false,
             fired: 0,
             atomic_groups: 0,
             spare_writes: Vec::new(),
         }
+    }
+
+    /// Asks `hold` before each request.
+    pub fn holding(mut self, hold: HoldRequest) -> Self {
+        self.hold = hold;
+        self
     }
 
     /// Says that other nodes may share the store.
@@ -260,7 +187,7 @@ impl<T> Mailbox<T> {
 
     /// The next time at which a timer is due or the task queue has work.
     pub fn next_due(&self) -> Option<Timestamp> {
-        if self.is_draining {
+        if self.is_draining || self.is_suspended {
             return None;
         }
         self.due_times.first().map(|(at, _)| *at).into_iter().chain(self.task_queue.next_due()).min()
@@ -378,6 +305,12 @@ impl<T> Mailbox<T> {
             Command::Drain => {
                 self.is_draining = true;
                 self.task_queue.withdraw_all();
+            }
+            Command::Suspend(is_suspended) => {
+                self.is_suspended = is_suspended;
+                if is_suspended {
+                    self.task_queue.answer_all();
+                }
             }
             Command::Claim(request) => self.open_claim(*request),
             Command::WithdrawClaim(claim) => self.task_queue.withdraw(claim),
@@ -551,7 +484,7 @@ impl<T> Mailbox<T> {
     }
 
     fn wake_due(&mut self, now: Timestamp) {
-        if self.is_draining {
+        if self.is_draining || self.is_suspended {
             return;
         }
         while let Some(&(at, run)) = self.due_times.first().filter(|(at, _)| *at <= now) {
@@ -580,8 +513,12 @@ impl<T> Mailbox<T> {
         let wait_url = |key: &str| (self.wait_url)(id, key);
         let (epoch, is_draining, payloads) = (self.nodes.own(), self.is_draining, &live.payloads);
         let offers = ClaimOffers::new(&mut self.task_queue, entry.org, &live.run, &items, now);
-        let offer = |wanted: OfferedTask<'_>| offers.offer(wanted);
-        let context = Context { run: id, now, epoch, is_draining, wait_url: &wait_url, payloads, offer: &offer };
+        let is_suspended = self.is_suspended;
+        let offer = |wanted: OfferedTask<'_>| offers.offer(wanted).filter(|_| !is_suspended);
+        let (hold, org) = (&self.hold, entry.org);
+        let hold = |next: NextRequest<'_>| hold(org, id, next, now);
+        let context =
+            Context { run: id, now, epoch, is_draining, wait_url: &wait_url, payloads, offer: &offer, hold: &hold };
         // A bug that one run meets must not stop the others.
         let decided = || advance(&live.version.plan, &mut live.run, inputs, &context);
         let decided = std::panic::catch_unwind(std::panic::AssertUnwindSafe(decided));
@@ -626,7 +563,7 @@ impl<T> Mailbox<T> {
         let evict_policy = task_work::evict_policy(&self.task_queue);
         let take = task_work::limit_slots(&mut self.task_queue, entry.org, id, &advanced.effects, now);
         turn.batch.runs.push(live.write(entry.org, id, record.seal(), advanced.payloads, evict_policy, take));
-        turn.pending.push(Pending { items, answers, effects: advanced.effects });
+        turn.pending.push(PendingRun { items, answers, effects: advanced.effects });
         if planted_bugs::is(Bug::LeaseBeforeCommit) {
             self.deliver_early(id, turn);
         }
@@ -705,7 +642,7 @@ impl<T> Mailbox<T> {
         self.forget_watchers(run, replies);
     }
 
-    fn committed(&mut self, write: &RunWrite, pending: Pending<T>, released: &mut Released<T>) {
+    fn committed(&mut self, write: &RunWrite, pending: PendingRun<T>, released: &mut Released<T>) {
         let run = write.run;
         let Some(entry) = self.runs.get_mut(&run) else { return };
         let Some(live) = entry.live.as_mut() else { return };

@@ -39,6 +39,8 @@ counters! {
     webhook_deliveries_total: "counter", "Webhook requests that started a run.";
     webhook_deliveries_repeated_total: "counter", "Webhook requests that repeated an earlier delivery.";
     webhook_deliveries_rejected_total: "counter", "Webhook requests that were rejected.";
+    clock_skew_ms: "gauge", "Difference between this machine's clock and the database's clock, in milliseconds.";
+    clock_ahead_ms: "gauge", "How far engine time is ahead of the clock, in milliseconds.";
     requests_refused_total: "counter", "Starts refused because the engine was overloaded.";
 }
 

@@ -105,6 +105,9 @@ choice! {
         29 => Logged { 1 => step: u32, 2 => attempt: u32, 3 => lines: Vec<LogLine> },
         /// The worker heartbeats through node `epoch` now, which tracks its lease from here on.
         30 => Kept { 1 => step: u32, 2 => attempt: u32, 3 => epoch: u64 },
+        /// The next attempt does not start before `until`, because its host is down or asked for a pause. It has no number
+        /// yet.
+        31 => HeldBack { 1 => step: u32, 2 => until: Timestamp, 3 => failure: Failure, 4 => seen: Vec<Seen> },
     }
 }
 
@@ -279,7 +282,7 @@ words! {
         StepLeased = "step.leased",
         /// An attempt started.
         StepStarted = "step.started",
-        /// An attempt failed; the next one starts at `data.next_attempt_at`. With `data.reason` `retry_now`, `actor` asked for it at once.
+        /// An attempt failed; the next one starts at `data.next_attempt_at`. With `data.reason` `retry_now`, `actor` asked for it at once. With `host_backoff`, the next attempt waits until then because its host is down or asked for a pause.
         StepRetrying = "step.retrying",
         /// The step succeeded.
         StepSucceeded = "step.succeeded",
@@ -327,7 +330,7 @@ impl Event {
             Event::Scheduled { .. } => EventType::StepScheduled,
             Event::Leased { .. } => EventType::StepLeased,
             Event::Started { .. } => EventType::StepStarted,
-            Event::Retrying { .. } | Event::RetryDue { .. } => EventType::StepRetrying,
+            Event::Retrying { .. } | Event::RetryDue { .. } | Event::HeldBack { .. } => EventType::StepRetrying,
             Event::Succeeded { .. } | Event::Woken { .. } => EventType::StepSucceeded,
             Event::Received { .. } => EventType::StepReceived,
             Event::Failed { .. } => EventType::StepFailed,
@@ -373,6 +376,7 @@ impl Event {
             | Event::RetryDue { step, .. }
             | Event::Progress { step, .. }
             | Event::Kept { step, .. }
+            | Event::HeldBack { step, .. }
             | Event::Logged { step, .. } => Some(*step),
             Event::RunFailed { step, .. } => *step,
             Event::Created { .. }

@@ -189,6 +189,8 @@ message! {
         9 => form: Option<Template>,
         /// The most redirects to follow in one attempt.
         10 => redirects: u32,
+        /// Attempts start even while the host is down or asked for a pause.
+        11 => ignores_host_backoff: bool,
     }
 }
 
@@ -275,6 +277,14 @@ impl Node {
 }
 
 impl Node {
+    /// The request, if this is an http step.
+    pub fn http(&self) -> Option<&Http> {
+        match &self.body {
+            Some(Body::Http { request }) => Some(request),
+            _ => None,
+        }
+    }
+
     /// The task, if a worker does this step.
     pub fn task(&self) -> Option<&TaskBody> {
         match &self.body {

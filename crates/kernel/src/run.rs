@@ -96,6 +96,8 @@ message! {
         /// The limit slots that the task takes while it is leased, see [`Event::Leased`].
         19 => slot: u32,
         20 => key_slot: u32,
+        /// An operator asked for the next attempt now, so it is not held back.
+        21 => is_forced: bool,
     }
 }
 
@@ -486,7 +488,15 @@ impl Run {
                 state.failure = Some(Box::new(failure.clone()));
                 self.enter_phase(plan, *step, Phase::Retrying { at: *next }, at);
             }
-            Event::RetryDue { step, .. } => self.enter_phase(plan, *step, Phase::Retrying { at }, at),
+            Event::RetryDue { step, .. } => {
+                self.state.steps[*step as usize].is_forced = plan.node(*step).http().is_some();
+                self.enter_phase(plan, *step, Phase::Retrying { at }, at);
+            }
+            Event::HeldBack { step, until, failure, seen } => {
+                self.record_seen(*step, seen);
+                self.state.steps[*step as usize].failure = Some(Box::new(failure.clone()));
+                self.enter_phase(plan, *step, Phase::Retrying { at: *until }, at);
+            }
             Event::Succeeded { step, attempt, response, seen, digest } => {
                 self.record_seen(*step, seen);
                 let state = &mut self.state.steps[*step as usize];
@@ -556,6 +566,7 @@ impl Run {
         let state = &mut self.state.steps[step as usize];
         state.attempt = attempt;
         state.charged += 1;
+        state.is_forced = false;
         state.started_at.get_or_insert(at);
     }
 

@@ -36,7 +36,7 @@ mod yaml;
 
 /// The number of the present lowering: it counts up when the same definition becomes another plan than before. Runs keep
 /// the plan they began with, so plans are stored by hash and lowering. Golden plans show every lowering.
-pub const LOWERING: u32 = 1;
+pub const LOWERING: u32 = 2;
 
 pub use canonical::{canonical_json, content_hash};
 pub use diagnostic::{Diagnostic, Severity};

@@ -363,6 +363,9 @@ fn data(plan: &Plan, event: &Event) -> Value {
             json!({ "lines": lines.iter().map(line).collect::<Vec<Value>>() })
         }
         Event::RetryDue { .. } => json!({ "reason": "retry_now" }),
+        Event::HeldBack { until, failure: f, seen, .. } => {
+            json!({ "reason": "host_backoff", "next_attempt_at": rfc3339(*until), "error": failure(f), "saw": saw(seen) })
+        }
         Event::RunWaiting {}
         | Event::RunResumed {}
         | Event::Admitted {}

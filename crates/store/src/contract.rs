@@ -267,6 +267,11 @@ pub trait ClusterStore: Send + Sync + 'static {
     /// Time of the newest record: engine time never falls behind it.
     fn high_water(&self) -> Call<'_, Option<Timestamp>>;
 
+    /// The present time by the clock that all processes of a shared store can ask; `None` where there is none.
+    fn clock(&self) -> Call<'_, Option<Timestamp>> {
+        Box::pin(async { Ok(None) })
+    }
+
     /// Is the store reachable and writable? For the readiness check.
     fn check(&self) -> Call<'_, ()>;
 

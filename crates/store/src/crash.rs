@@ -1,5 +1,5 @@
 //! Named points in the code where tests kill the process: `ONWARD_CRASH=before_commit:2` aborts it when it reaches
-//! `before_commit` for the second time.
+//! `before_commit` for the second time. Also a wall clock that is wrong ([`wall_error`]).
 //!
 //! Compiled to nothing unless the test-only feature `crashpoints` is on, and inert until the environment variable names
 //! a point. The list is in this crate because every crate with crash points depends on it. One list lets a test prove
@@ -106,6 +106,19 @@ pub fn is_armed() -> bool {
     return armed().is_some();
     #[cfg(not(feature = "crashpoints"))]
     false
+}
+
+/// How wrong a test wants the wall clock to be, in microseconds: the content of the file that `ONWARD_WALL_ERROR` names.
+pub fn wall_error() -> i64 {
+    #[cfg(feature = "crashpoints")]
+    {
+        static FILE: std::sync::OnceLock<Option<std::ffi::OsString>> = std::sync::OnceLock::new();
+        let file = FILE.get_or_init(|| std::env::var_os("ONWARD_WALL_ERROR")).as_deref();
+        let text = file.and_then(|file| std::fs::read_to_string(file).ok());
+        text.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+    }
+    #[cfg(not(feature = "crashpoints"))]
+    0
 }
 
 /// The armed point and the number of the hit at which the process aborts.

@@ -656,6 +656,10 @@ impl ClusterStore for PostgresStore {
         on!(self.read_in_order(|s| journal::high_water(s)))
     }
 
+    fn clock(&self) -> Call<'_, Option<Timestamp>> {
+        on!(self.read(|s| nodes::clock(s)))
+    }
+
     fn check(&self) -> Call<'_, ()> {
         on!(self.read(|s| catalog::check(s)))
     }

@@ -18,6 +18,7 @@ pub fn advances(steps: usize, seconds: u64) -> Result<Figures, String> {
         wait_url: &wait_url,
         payloads: &none,
         offer: &|_| None,
+        hold: &|_| None,
     };
     let origin = Origin { body: Payload::json(r#"{"order_id":123}"#), ..Default::default() };
     let (began, until) = (Instant::now(), Instant::now() + Duration::from_secs(seconds));

@@ -97,6 +97,7 @@ pub async fn play(compiled: &Compiled, now: Timestamp, given: &Given) -> Result<
         clock: ClockMode::Stepped,
         clock_start: Some(now),
         clock_advance: Span(0),
+        accept_clock: false,
         http: HttpOptions { fake_network: Some(fake_network.clone()), ..HttpOptions::default() },
         seed: Some(SEED),
         node: String::new(),

@@ -250,6 +250,7 @@ fn events(story: &Story) -> Vec<String> {
         }
         let failure = match event {
             Event::Retrying { failure, .. }
+            | Event::HeldBack { failure, .. }
             | Event::Failed { failure, .. }
             | Event::TimedOut { failure, .. }
             | Event::RunFailed { failure, .. } => Some(failure),

@@ -269,12 +269,27 @@ fn decision_6_a_dead_host_does_not_burn_attempts() {
         assert!(spent.iter().all(|(_, spent)| *spent < 6), "{spent:?}");
     }
 
-    // A step with `retry: never` that waits for the host has not been tried yet, also after a crash.
-    let once = server.workflow(&upstream.fill("a: { url: $UP/once, retry: never }"));
-    let once = server.trigger(&once, &json!(null));
-    let view = server.when(&once, "a", "retrying");
-    assert_eq!((error(&view, "a").as_str(), count(&upstream, "/once")), ("host_backoff", 0), "{view:#}");
-    let explanation = server.get(&format!("/api/v1/runs/{once}/explain")).data(200);
+    // No attempt that was held back has a number.
+    for run in &runs {
+        let started = server.events(run).iter().filter(|e| e["type"] == "step.started").count();
+        let view = server.run(run);
+        let attempts = view["tasks"].as_object().expect("steps").values().filter_map(|t| t["attempt"].as_u64());
+        assert_eq!(attempts.sum::<u64>(), started as u64);
+    }
+
+    // A new run has not started its step at all, also after a crash.
+    let late = server.workflow(&upstream.fill("a: { url: $UP/late }"));
+    let late = server.trigger(&late, &json!(null));
+    let view = server.when(&late, "a", "retrying");
+    assert_eq!((error(&view, "a").as_str(), count(&upstream, "/late")), ("host_backoff", 0), "{view:#}");
+    assert_eq!(
+        (&view["tasks"]["a"]["attempt"], &view["tasks"]["a"]["started_at"]),
+        (&json!(0), &json!(null)),
+        "{view:#}"
+    );
+    let held = server.events(&late).into_iter().find(|e| e["type"] == "step.retrying").expect("held back");
+    assert_eq!((&held["data"]["reason"], &held["attempt"]), (&json!("host_backoff"), &json!(null)), "{held:#}");
+    let explanation = server.get(&format!("/api/v1/runs/{late}/explain")).data(200);
     assert_eq!(explanation["reason"], "waiting_for_retry", "{explanation:#}");
     assert!(explanation["summary"].as_str().expect("words").contains("nothing was sent"), "{explanation:#}");
     assert!(metric(&server, "http_steps_held_back_total") > 40);
@@ -283,11 +298,58 @@ fn decision_6_a_dead_host_does_not_burn_attempts() {
 
     upstream.on("/dead", [status(200)]);
     server.advance("10m");
-    for run in runs.iter().chain([&once]) {
+    for run in runs.iter().chain([&late]) {
         assert_eq!(server.finished(run)["status"], "completed");
     }
-    assert_eq!(count(&upstream, "/once"), 1);
+    assert_eq!(count(&upstream, "/late"), 1);
     assert_eq!(count(&upstream, "/dead"), sent + 40, "each run once more");
+}
+
+#[test]
+fn decision_6_host_backoff_never_overrules_a_policy_the_author_wrote() {
+    let down = |arguments: &[&str]| {
+        let (server, upstream) = (Server::alone(arguments), Upstream::start());
+        upstream.on("/dead", [status(503)]);
+        let workflow = server.workflow(&upstream.fill("a: { url: $UP/dead }\nb: { url: $UP/dead }"));
+        let runs: Vec<String> = (0..5).map(|_| server.trigger(&workflow, &json!(null))).collect();
+        for run in &runs {
+            server.when(run, "a", "retrying");
+            server.when(run, "b", "retrying");
+        }
+        (server, upstream)
+    };
+    let (server, upstream) = down(&["--clock", "virtual"]);
+    server.advance("1m");
+    let play = |step: &str| {
+        let run = server.trigger(&server.workflow(&upstream.fill(&format!("a: {{ url: $UP/{step} }}"))), &json!(null));
+        server.advance("5s");
+        server.run(&run)["tasks"]["a"].clone()
+    };
+    let waiting = play("calm");
+    assert_eq!((&waiting["status"], &waiting["attempt"]), (&json!("retrying"), &json!(0)), "{waiting:#}");
+
+    let retry = "retry: { max_attempts: 3, backoff: { type: fixed, min: 500ms } }";
+    let own = play(&format!("dead, {retry}"));
+    assert_eq!((&own["status"], &own["attempt"]), (&json!("failed"), &json!(3)), "{own:#}");
+    assert_eq!(play("dead, retries: 0")["status"], "failed");
+    assert_eq!(play("dead, retry: never")["status"], "failed");
+    let off = play("dead, host_backoff: false");
+    assert_eq!((&off["status"], &off["attempt"]), (&json!("retrying"), &json!(3)), "1 s and 2 s: {off:#}");
+    assert_eq!(play(&format!("calm, {retry}, host_backoff: true"))["attempt"], 0, "unless the author asks for it");
+
+    // An operator's `retry` goes through, once.
+    let held = server.trigger(&server.workflow(&upstream.fill("a: { url: $UP/dead }")), &json!(null));
+    server.when(&held, "a", "retrying");
+    let before = count(&upstream, "/dead");
+    server.post(&format!("/api/v1/runs/{held}/retry"), &json!({ "step": "a" })).data(200);
+    crate::harness::eventually("sent", || (count(&upstream, "/dead") > before).then_some(()));
+    let view = server.when(&held, "a", "retrying");
+    assert_eq!(view["tasks"]["a"]["attempt"], 1, "{view:#}");
+
+    let (server, upstream) = down(&["--clock", "virtual", "--no-host-backoff"]);
+    let run = server.trigger(&server.workflow(&upstream.fill("a: { url: $UP/calm }")), &json!(null));
+    assert_eq!(server.finished(&run)["status"], "completed");
+    assert_eq!(metric(&server, "http_steps_held_back_total"), 0);
 }
 
 #[test]
@@ -322,7 +384,7 @@ fn decision_6_a_retry_after_also_pauses_requests_of_other_runs_to_the_host() {
     let first = server.workflow(&upstream.fill("a: { url: $UP/busy }\nb: { noop: {}, needs: [a] }"));
     let first = server.trigger(&first, &json!(null));
     server.when(&first, "a", "retrying");
-    let second = server.workflow(&upstream.fill("a: { url: $UP/calm, retry: never }"));
+    let second = server.workflow(&upstream.fill("a: { url: $UP/calm }"));
     let second = server.trigger(&second, &json!(null));
     let view = server.when(&second, "a", "retrying");
     assert_eq!(error(&view, "a"), "host_backoff");

@@ -13,6 +13,7 @@ mod harness;
 mod batch;
 mod chaos;
 mod cli;
+mod clocks;
 mod crash;
 mod dashboard;
 mod deletion;

@@ -18,6 +18,8 @@ const BLOCK_MIN: Span = Span::from_secs(5);
 const BLOCK_MAX: Span = Span::from_secs(300);
 /// A request that comes while a probe is under way is blocked for this long, or for as long as the probe has taken.
 const AGAIN: Span = Span::from_secs(1);
+/// A probe whose response is later than its timeout by this much is not waited for.
+const PROBE_LOST_AFTER: Span = Span::from_secs(10);
 /// How long after a block other steps go before a step that has already probed.
 const PROBED_WAIT: Span = Span::from_secs(2);
 /// Steps that are remembered to have probed.
@@ -83,15 +85,28 @@ struct Host {
 struct Outage {
     block: Span,
     until: Timestamp,
-    /// The probe under way, and since when.
-    probe: Option<(Sender, Timestamp)>,
+    probe: Option<HostProbe>,
     probed: Vec<(RunId, u32)>,
 }
 
+/// A probe under way.
+#[derive(Clone, Copy)]
+struct HostProbe {
+    sender: Sender,
+    since: Timestamp,
+    /// Without a response by then, it was never sent: its run may have been cancelled, or its start not committed.
+    lost_at: Timestamp,
+}
+
 impl HostBackoff {
-    /// May this request be sent now? If so, call [`record_response`](Self::record_response) or
-    /// [`record_abandoned`](Self::record_abandoned) afterwards.
-    pub fn admit(&mut self, key: &HostKey, sender: Sender, now: Timestamp) -> Result<(), Blocked> {
+    /// Is no host down, and did none ask for a pause?
+    pub fn is_empty(&self) -> bool {
+        self.hosts.is_empty()
+    }
+
+    /// May this request with this timeout be sent now? If so, call [`record_response`](Self::record_response) or
+    /// [`record_abandoned`](Self::record_abandoned) when it ends.
+    pub fn admit(&mut self, key: &HostKey, sender: Sender, timeout: Span, now: Timestamp) -> Result<(), Blocked> {
         let Some(host) = self.hosts.get_mut(key) else { return Ok(()) };
         if let Some((until, _)) = host.retry_after.filter(|(until, run)| now < *until && *run != sender.run) {
             return Err(Blocked { until, why: BlockReason::AskedToWait });
@@ -100,12 +115,12 @@ impl HostBackoff {
         let Some(down) = &mut host.down else { return Ok(()) };
         let until = if now < down.until {
             down.until
-        } else if let Some((_, since)) = down.probe {
-            now.after(AGAIN.max(now.since(since)))
+        } else if let Some(probe) = down.probe.filter(|probe| now < probe.lost_at) {
+            now.after(AGAIN.max(now.since(probe.since))).min(probe.lost_at)
         } else if down.probed.contains(&(sender.run, sender.step)) && now < down.until.after(PROBED_WAIT) {
             now.after(AGAIN)
         } else {
-            down.probe = Some((sender, now));
+            down.probe = Some(HostProbe { sender, since: now, lost_at: now.after(timeout).after(PROBE_LOST_AFTER) });
             return Ok(());
         };
         Err(Blocked { until, why })
@@ -135,7 +150,7 @@ impl HostBackoff {
     /// An admitted request ended without a response: its run was cancelled.
     pub fn record_abandoned(&mut self, key: &HostKey, sender: Sender) {
         if let Some(down) = self.hosts.get_mut(key).and_then(|host| host.down.as_mut()) {
-            down.probe = down.probe.filter(|(probe, _)| *probe != sender);
+            down.probe = down.probe.filter(|probe| probe.sender != sender);
         }
     }
 
@@ -170,7 +185,7 @@ impl Host {
             self.runs.push(sender.run);
         }
         match &mut self.down {
-            Some(down) if down.probe.is_some_and(|(probe, _)| probe == sender) => {
+            Some(down) if down.probe.is_some_and(|probe| probe.sender == sender) => {
                 down.probe = None;
                 down.block = Span(down.block.0 * 2).min(BLOCK_MAX);
                 down.until = now.after(down.block);
@@ -194,6 +209,7 @@ impl Host {
 mod tests {
     use super::*;
 
+    const TIMEOUT: Span = Span::from_secs(30);
     const START: Timestamp = Timestamp(1_000_000_000);
     const FAILURE: HostResponse = HostResponse { is_failure: true, retry_after: None };
     const FINE: HostResponse = HostResponse { is_failure: false, retry_after: None };
@@ -218,7 +234,7 @@ mod tests {
     fn down() -> HostBackoff {
         let mut hosts = HostBackoff::default();
         for i in 0..8 {
-            assert_eq!(hosts.admit(&key(), sender(i % 3, 0), START), Ok(()));
+            assert_eq!(hosts.admit(&key(), sender(i % 3, 0), TIMEOUT, START), Ok(()));
             hosts.record_response(&key(), sender(i % 3, 0), FAILURE, START);
         }
         hosts
@@ -229,11 +245,11 @@ mod tests {
         let mut hosts = HostBackoff::default();
         for i in 0..1_000u32 {
             let sender = sender((i % 2) as u8, i);
-            assert_eq!(hosts.admit(&key(), sender, START), Ok(()), "two runs are not enough either");
+            assert_eq!(hosts.admit(&key(), sender, TIMEOUT, START), Ok(()), "two runs are not enough either");
             hosts.record_response(&key(), sender, FAILURE, START);
         }
         hosts.record_response(&key(), sender(2, 0), FAILURE, START);
-        assert_eq!(until(hosts.admit(&key(), sender(3, 0), START)), Some(5), "a third run is");
+        assert_eq!(until(hosts.admit(&key(), sender(3, 0), TIMEOUT, START)), Some(5), "a third run is");
     }
 
     #[test]
@@ -241,23 +257,35 @@ mod tests {
         let mut hosts = down();
         let mut now = 0;
         for block in [5, 10, 20, 40, 80, 160, 300, 300] {
-            assert_eq!(until(hosts.admit(&key(), sender(9, 9), at(now))), Some(now + block));
-            assert_eq!(until(hosts.admit(&key(), sender(9, 9), at(now + block - 1))), Some(now + block));
+            assert_eq!(until(hosts.admit(&key(), sender(9, 9), TIMEOUT, at(now))), Some(now + block));
+            assert_eq!(until(hosts.admit(&key(), sender(9, 9), TIMEOUT, at(now + block - 1))), Some(now + block));
             now += block;
             let probe = sender(now as u8, now as u32);
-            assert_eq!(hosts.admit(&key(), probe, at(now)), Ok(()), "one request probes");
-            assert_eq!(until(hosts.admit(&key(), sender(9, 9), at(now))), Some(now + 1), "the others are blocked");
-            assert_eq!(until(hosts.admit(&key(), sender(9, 9), at(now + 4))), Some(now + 8), "and longer with time");
+            assert_eq!(hosts.admit(&key(), probe, TIMEOUT, at(now)), Ok(()), "one request probes");
+            assert_eq!(
+                until(hosts.admit(&key(), sender(9, 9), TIMEOUT, at(now))),
+                Some(now + 1),
+                "the others are blocked"
+            );
+            assert_eq!(
+                until(hosts.admit(&key(), sender(9, 9), TIMEOUT, at(now + 4))),
+                Some(now + 8),
+                "and longer with time"
+            );
             hosts.record_response(&key(), probe, FAILURE, at(now));
         }
         let other = (OrgId(2), key().1);
-        assert_eq!(hosts.admit(&other, sender(9, 9), at(now)), Ok(()), "another organisation has its own state");
+        assert_eq!(
+            hosts.admit(&other, sender(9, 9), TIMEOUT, at(now)),
+            Ok(()),
+            "another organisation has its own state"
+        );
     }
 
     #[test]
     fn a_response_ends_the_outage() {
         let mut hosts = down();
-        assert_eq!(hosts.admit(&key(), sender(1, 1), at(5)), Ok(()));
+        assert_eq!(hosts.admit(&key(), sender(1, 1), TIMEOUT, at(5)), Ok(()));
         hosts.record_response(&key(), sender(1, 1), FINE, at(6));
         assert!(hosts.hosts.is_empty() && hosts.by_use.is_empty(), "nothing to remember");
         for i in 0..7 {
@@ -265,17 +293,31 @@ mod tests {
         }
         hosts.record_response(&key(), sender(0, 0), FINE, at(7));
         hosts.record_response(&key(), sender(0, 0), FAILURE, at(7));
-        assert_eq!(hosts.admit(&key(), sender(1, 1), at(7)), Ok(()), "not in a row");
+        assert_eq!(hosts.admit(&key(), sender(1, 1), TIMEOUT, at(7)), Ok(()), "not in a row");
     }
 
     #[test]
     fn an_abandoned_probe_is_replaced() {
         let mut hosts = down();
-        assert_eq!(hosts.admit(&key(), sender(1, 1), at(5)), Ok(()));
+        assert_eq!(hosts.admit(&key(), sender(1, 1), TIMEOUT, at(5)), Ok(()));
         hosts.record_abandoned(&key(), sender(1, 2));
-        assert_eq!(until(hosts.admit(&key(), sender(2, 1), at(5))), Some(6), "another attempt was the probe");
+        assert_eq!(until(hosts.admit(&key(), sender(2, 1), TIMEOUT, at(5))), Some(6), "another attempt was the probe");
         hosts.record_abandoned(&key(), sender(1, 1));
-        assert_eq!(hosts.admit(&key(), sender(2, 1), at(5)), Ok(()));
+        assert_eq!(hosts.admit(&key(), sender(2, 1), TIMEOUT, at(5)), Ok(()));
+    }
+
+    #[test]
+    fn a_probe_that_was_never_sent_is_replaced() {
+        let mut hosts = down();
+        assert_eq!(hosts.admit(&key(), sender(1, 1), TIMEOUT, at(5)), Ok(()));
+        assert_eq!(until(hosts.admit(&key(), sender(2, 1), TIMEOUT, at(40))), Some(45), "its timeout and ten seconds");
+        assert_eq!(hosts.admit(&key(), sender(2, 1), TIMEOUT, at(45)), Ok(()));
+        hosts.record_response(&key(), sender(1, 1), FAILURE, at(46));
+        assert_eq!(
+            until(hosts.admit(&key(), sender(3, 1), TIMEOUT, at(46))),
+            Some(47),
+            "that was not the probe any more"
+        );
     }
 
     #[test]
@@ -284,20 +326,20 @@ mod tests {
         for i in 0..100 {
             hosts.record_response(&key(), sender(i, 7), FAILURE, at(3));
         }
-        assert_eq!(until(hosts.admit(&key(), sender(1, 1), at(3))), Some(5));
+        assert_eq!(until(hosts.admit(&key(), sender(1, 1), TIMEOUT, at(3))), Some(5));
     }
 
     #[test]
     fn steps_take_turns_at_probing() {
         let mut hosts = down();
         let (a, b) = (sender(1, 1), sender(2, 2));
-        hosts.admit(&key(), a, at(5)).unwrap();
+        hosts.admit(&key(), a, TIMEOUT, at(5)).unwrap();
         hosts.record_response(&key(), a, FAILURE, at(5));
-        assert_eq!(until(hosts.admit(&key(), a, at(15))), Some(16), "others first");
-        assert_eq!(hosts.admit(&key(), b, at(15)), Ok(()));
+        assert_eq!(until(hosts.admit(&key(), a, TIMEOUT, at(15))), Some(16), "others first");
+        assert_eq!(hosts.admit(&key(), b, TIMEOUT, at(15)), Ok(()));
         hosts.record_response(&key(), b, FAILURE, at(15));
-        assert_eq!(until(hosts.admit(&key(), a, at(36))), Some(37));
-        assert_eq!(hosts.admit(&key(), a, at(37)), Ok(()), "unless there are no others");
+        assert_eq!(until(hosts.admit(&key(), a, TIMEOUT, at(36))), Some(37));
+        assert_eq!(hosts.admit(&key(), a, TIMEOUT, at(37)), Ok(()), "unless there are no others");
     }
 
     #[test]
@@ -306,11 +348,19 @@ mod tests {
             let mut hosts = HostBackoff::default();
             let response = HostResponse { is_failure: false, retry_after: Some(Span::from_secs(asked)) };
             hosts.record_response(&key(), sender(1, 0), response, START);
-            assert_eq!(hosts.admit(&key(), sender(1, 5), START), Ok(()), "its own run has its own retry delay");
-            assert_eq!(until(hosts.admit(&key(), sender(2, 0), START)), blocked, "{asked}");
+            assert_eq!(
+                hosts.admit(&key(), sender(1, 5), TIMEOUT, START),
+                Ok(()),
+                "its own run has its own retry delay"
+            );
+            assert_eq!(until(hosts.admit(&key(), sender(2, 0), TIMEOUT, START)), blocked, "{asked}");
             hosts.record_response(&key(), sender(1, 0), FINE, at(1));
-            assert_eq!(until(hosts.admit(&key(), sender(2, 0), at(1))), blocked, "another response does not end it");
-            assert_eq!(hosts.admit(&key(), sender(2, 0), at(60)), Ok(()));
+            assert_eq!(
+                until(hosts.admit(&key(), sender(2, 0), TIMEOUT, at(1))),
+                blocked,
+                "another response does not end it"
+            );
+            assert_eq!(hosts.admit(&key(), sender(2, 0), TIMEOUT, at(60)), Ok(()));
             hosts.record_response(&key(), sender(2, 0), FINE, at(60));
             assert!(hosts.hosts.is_empty());
         }

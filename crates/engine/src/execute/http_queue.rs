@@ -1,5 +1,5 @@
-//! The queue of HTTP requests. An attempt waits in [`HttpQueue`] until the limits allow it, goes back to the run if its
-//! host is down, and is otherwise sent beside the engine loop. Each attempt here is durable as a `Started` event
+//! The queue of HTTP requests. An attempt waits in [`HttpQueue`] until the limits allow it, and is then sent beside the
+//! engine loop. Whether its host is down was asked before the attempt started, see [`HttpSender::hold`]. Each attempt here is durable as a `Started` event
 //! without an outcome, so a crash loses none of them.
 
 use super::Sink;
@@ -9,15 +9,16 @@ use super::hop::Hop;
 use super::host_backoff::{BlockReason, Blocked, HostBackoff, HostKey, HostResponse, Sender};
 use super::http;
 use crate::clock::Clock;
-use crate::mailbox::Dispatch;
+use crate::mailbox::{Dispatch, HoldRequest};
 use crate::secret::Signer;
-use kernel::advance::{TaskResult, Work};
+use kernel::advance::{HeldBack, NextRequest, TaskResult, Work};
 use kernel::event::Failure;
 use kernel::{OrgId, RunId, Span, Timestamp};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use store::crash::{self, Point};
 use tokio::sync::oneshot;
+use url::Url;
 
 /// HTTP requests under way at once; more wait in the queue.
 const TOTAL_MAX: usize = 512;
@@ -29,6 +30,8 @@ pub struct HttpOptions {
     pub signer: Option<Signer>,
     /// Requests of one organisation under way at once; `None` for no limit but the total.
     pub per_organisation: Option<usize>,
+    /// Requests do not wait for hosts that are down or asked for a pause.
+    pub ignore_host_backoff: bool,
     /// For tests: requests go here instead of the network. They do not queue, are not blocked for hosts that are down,
     /// are not signed and follow no redirects.
     pub fake_network: Option<Arc<FakeNetwork>>,
@@ -83,7 +86,8 @@ pub struct HttpSender {
     signer: Option<Signer>,
     clock: Arc<Clock>,
     queue: Arc<HttpQueue>,
-    host_backoff: Mutex<HostBackoff>,
+    host_backoff: Arc<Mutex<HostBackoff>>,
+    ignore_host_backoff: bool,
     sink: Sink,
 }
 
@@ -103,6 +107,7 @@ impl HttpSender {
             clock,
             queue,
             host_backoff: Default::default(),
+            ignore_host_backoff: options.ignore_host_backoff,
             sink,
         }))
     }
@@ -170,10 +175,6 @@ impl HttpSender {
         let Dispatch { org, run, step, fence, .. } = *dispatch;
         let sender = Sender { run, step, fence };
         let key = (org, first.origin());
-        if let Err(blocked) = self.host_backoff().admit(&key, sender, self.clock.now()) {
-            let failure = Failure::new("host_backoff", explain(&key.1, blocked));
-            return TaskResult::Blocked { until: blocked.until, failure };
-        }
         let _visit = HostVisit { of: self, key, sender };
         let on_response = |origin: &str, response: HostResponse| {
             self.host_backoff().record_response(&(org, origin.to_owned()), sender, response, self.clock.now())
@@ -181,9 +182,33 @@ impl HttpSender {
         http::perform(&self.client, self.signer.as_ref(), request, first, &on_response).await
     }
 
-    fn host_backoff(&self) -> MutexGuard<'_, HostBackoff> {
-        self.host_backoff.lock().unwrap_or_else(|e| e.into_inner())
+    /// Decides whether attempts may start. The answer comes from memory, so the engine loop can ask for each attempt.
+    pub fn hold(&self) -> HoldRequest {
+        if self.ignore_host_backoff {
+            return Arc::new(|_, _, _, _| None);
+        }
+        let hosts = self.host_backoff.clone();
+        Arc::new(move |org, run, next, now| {
+            let mut hosts = lock(&hosts);
+            if hosts.is_empty() {
+                return None;
+            }
+            let NextRequest { step, fence, request } = next;
+            // The executor reports a URL that cannot be read.
+            let key = (org, Url::parse(&request.url).ok()?.origin().ascii_serialization());
+            let blocked = hosts.admit(&key, Sender { run, step, fence }, request.timeout, now).err()?;
+            let failure = Failure::new("host_backoff", explain(&key.1, blocked));
+            Some(HeldBack { until: blocked.until, failure })
+        })
     }
+
+    fn host_backoff(&self) -> MutexGuard<'_, HostBackoff> {
+        lock(&self.host_backoff)
+    }
+}
+
+fn lock(hosts: &Mutex<HostBackoff>) -> MutexGuard<'_, HostBackoff> {
+    hosts.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 fn not_sent(dispatch: Dispatch) -> (Dispatch, TaskResult) {
@@ -218,7 +243,7 @@ impl Drop for Permit {
     }
 }
 
-/// An admitted request. If it ends without a response, dropping it reports it as abandoned.
+/// A request that is being sent. If it ends without a response, dropping it reports it as abandoned.
 struct HostVisit<'a> {
     of: &'a HttpSender,
     key: HostKey,

@@ -1,6 +1,6 @@
 //! Built-in executors: they get work after its commit is durable, and report results. `noop` and `log` finish at once.
-//! `http` runs beside the engine loop: a request waits in the [`http_queue`] until its organisation has its turn
-//! ([`fair_queue`]), is held back while its host is down ([`host_backoff`]), and is sent redirect by redirect ([`hop`],
+//! `http` runs beside the engine loop: an attempt starts unless its host is down ([`host_backoff`]); its request waits in
+//! the [`http_queue`] until its organisation has its turn ([`fair_queue`]), and is sent redirect by redirect ([`hop`],
 //! [`http`]). In tests, a [`fake_network`] takes the requests instead.
 
 mod fair_queue;
@@ -14,7 +14,7 @@ pub use fair_queue::HttpQueuePosition;
 pub use http_queue::{HttpOptions, HttpQueue};
 
 use crate::clock::Clock;
-use crate::mailbox::Dispatch;
+use crate::mailbox::{Dispatch, HoldRequest};
 use fake_network::FakeNetwork;
 use http_queue::HttpSender;
 use kernel::advance::{TaskResult, Work};
@@ -68,6 +68,14 @@ impl Executors {
                 HttpRoute::Out(http_queue) => http_queue.enter(dispatch),
                 HttpRoute::FakeNetwork(fake_network) => fake_network.put(dispatch),
             },
+        }
+    }
+
+    /// Decides whether the request of an attempt must wait because of its host.
+    pub fn hold(&self) -> HoldRequest {
+        match &self.way {
+            HttpRoute::Out(http_queue) => http_queue.hold(),
+            HttpRoute::FakeNetwork(_) => Arc::new(|_, _, _, _| None),
         }
     }
 

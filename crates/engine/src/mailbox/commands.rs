@@ -128,6 +128,8 @@ pub enum Command<T> {
     Query(QueueQuery, T),
     /// Starts nothing from now on. Attempts under way may finish; the next process does the rest.
     Drain,
+    /// The node's clock is too wrong to fire timers and lease tasks, or is right again.
+    Suspend(bool),
 }
 
 /// A question about tasks and workers.

@@ -81,8 +81,8 @@ impl<T> Mailbox<T> {
         if self.task_queue.is_shared() {
             new.task_queue.share(nodes.clone());
         }
-        let (now, is_draining) = (self.now, self.is_draining);
-        let old = std::mem::replace(self, Mailbox { nodes, now, is_draining, ..new });
+        let Mailbox { now, is_draining, is_suspended, .. } = *self;
+        let old = std::mem::replace(self, Mailbox { nodes, now, is_draining, is_suspended, ..new });
         let items = old.runs.into_values().flat_map(|entry| entry.inbox).filter_map(|item| item.reply_to);
         let gone = || Reply::Unavailable("other nodes have taken over the runs of this node; try again".into());
         let mut replies: Vec<_> = items.chain(old.watchers.into_values().flatten()).map(|t| (t, gone())).collect();

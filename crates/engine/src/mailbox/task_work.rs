@@ -23,7 +23,7 @@ impl<T> Mailbox<T> {
     }
 
     pub(super) fn open_claim(&mut self, request: ClaimRequest<T>) {
-        match self.is_draining {
+        match self.is_draining || self.is_suspended {
             true => self.replies.push((request.reply_to, Reply::Claimed(Box::default()))),
             false => self.task_queue.open_claim(request, self.now),
         }
@@ -31,6 +31,9 @@ impl<T> Mailbox<T> {
 
     /// Gives expired leases to their runs, before every other input.
     pub(super) fn expire_leases(&mut self, now: Timestamp) {
+        if self.is_suspended {
+            return;
+        }
         for (org, run, step, fence) in self.task_queue.advance_time(now) {
             self.push(org, run, QueuedInput::internal(Input::Lost { step, fence }));
             if let Some(entry) = self.runs.get_mut(&run).filter(|_| !planted_bugs::is(Bug::LeaseRevived)) {
@@ -42,7 +45,7 @@ impl<T> Mailbox<T> {
 
     /// Matches open claims with ready tasks. True if runs have inputs to advance after it.
     pub(super) fn match_claims(&mut self, now: Timestamp) -> bool {
-        if self.is_draining {
+        if self.is_draining || self.is_suspended {
             return false;
         }
         for claim in self.task_queue.pair(now) {

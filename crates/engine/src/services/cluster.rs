@@ -5,6 +5,7 @@
 //!
 //! Invariant: a fenced node drops all in-memory state before it writes again, and writes under a new epoch.
 
+use super::clock_skew;
 use super::cluster_events::CacheRevision;
 use super::core::Core;
 use super::subscriptions::Subscribers;
@@ -118,6 +119,13 @@ impl Cluster {
             let _ = tokio::time::timeout(RENEWED_EVERY, self.renewal.notified()).await;
             if self.core.inbox.is_closed() || self.has_left.load(Relaxed) {
                 return;
+            }
+            if let Err(error) = clock_skew::update(&self.core).await {
+                tracing::warn!(%error, "this machine's clock cannot be compared with the database's");
+            }
+            if self.core.clock.is_too_skewed() {
+                // Without a lease, other nodes take over its runs. It comes back with empty memory.
+                continue;
             }
             let renewed = match self.core.store.renew(self.nodes().own(), LEASE).await {
                 Ok(live) => Ok(self.nodes_changed(&live)),

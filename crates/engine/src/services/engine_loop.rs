@@ -653,7 +653,8 @@ fn wait_for<T>(future: impl Future<Output = T>) -> T {
 /// durable, so reading it twice is harmless. At worst a timer is read late.
 async fn read_timers_forever(core: Arc<Core>) {
     loop {
-        core.clock.follow_wall();
+        core.clock.follow_reference();
+        core.metrics.clock_ahead_ms.set(core.clock.ahead().millis());
         let is_full = match core.read_timers().await {
             Ok(count) => count == TIMERS_PAGE,
             Err(error) => {

@@ -68,14 +68,15 @@ impl Scheduler {
     pub async fn run(self: Arc<Self>) {
         let core = &self.core;
         while !core.inbox.is_closed() {
-            let fired = match core.health.is_draining.load(Ordering::Relaxed) {
+            let fired = match core.health.is_draining.load(Ordering::Relaxed) || core.clock.is_too_skewed() {
                 true => Ok(0),
                 false => self.fire_due().await,
             };
             let pause = match (&fired, core.store.next_trigger().await) {
                 (Ok(_), Ok(next)) => {
-                    let until = next
-                        .map_or(RECHECK_EVERY, |at| Duration::from_micros(at.since(core.now()).0).min(RECHECK_EVERY));
+                    let until = next.map_or(RECHECK_EVERY, |at| {
+                        Duration::from_micros(at.since(core.clock.calendar_now()).0).min(RECHECK_EVERY)
+                    });
                     // A schedule that is due and could not be handled must not make a busy loop.
                     if fired.is_ok_and(|count| count == 0) { until.max(Duration::from_millis(1)) } else { until }
                 }
@@ -90,7 +91,7 @@ impl Scheduler {
         let _one_at_a_time = self.firing.lock().await;
         let mut handled = 0;
         let mut trouble = None;
-        for row in self.core.store.due_triggers(self.core.now(), PAGE).await? {
+        for row in self.core.store.due_triggers(self.core.clock.calendar_now(), PAGE).await? {
             match self.fire_schedule(&row).await {
                 Ok(count) => handled += count,
                 Err(error) => {
@@ -119,7 +120,7 @@ impl Scheduler {
                 .await?;
             return Ok(0);
         };
-        let now = self.core.now();
+        let now = self.core.clock.calendar_now();
         let delayed_since = lock(&self.delayed_since).get(&row.id).copied();
         let due = fire_times::due(row.id, &schedule, row.cursor.unwrap_or(now), now, delayed_since);
         let Due { gone, fire_times, cursor, next_at } = due;

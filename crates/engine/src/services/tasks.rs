@@ -279,6 +279,10 @@ impl Tasks {
     /// reports or a task is ready; otherwise as soon as a task is ready, at most after `wait`.
     pub async fn work(&self, org: OrgId, request: WorkRequest) -> Result<WorkReply, Error> {
         let core = &self.core;
+        if core.clock.is_too_skewed() && request.reports.is_empty() && request.heartbeats.is_empty() {
+            // An error, so that workers wait before they ask again.
+            return Err(Error::Unavailable(core.clock.skew_report().unwrap_or_default()));
+        }
         // A type may have been paused through another node. If the refresh fails, reports are still recorded.
         if request.credits > 0 && self.cluster.refresh_caches().await.is_err() {
             tracing::debug!("the caches cannot be refreshed; tasks are claimed under limits that may have changed");

@@ -1,10 +1,11 @@
 //! The stored clock mode and offset, and advancing a virtual clock from due time to due time.
 
+use super::clock_skew;
 use super::core::Core;
 use super::engine_loop::Probe;
 use super::outbox::OutboxQueue;
 use super::scheduler::Scheduler;
-use crate::clock::{Clock, ClockMode, wall};
+use crate::clock::{AHEAD_MAX, Clock, ClockMode, wall};
 use crate::engine::Options;
 use crate::error::Error;
 use kernel::{Span, Timestamp};
@@ -16,6 +17,8 @@ use tokio::sync::Notify;
 
 const MODE: &str = "clock";
 const OFFSET: &str = "clock_offset_us";
+/// The newest record of the future that an operator has accepted.
+pub const ACCEPTED: &str = "accepted_record_us";
 /// An advance that takes longer than this answers with an error.
 const ADVANCE_MAX: Duration = Duration::from_secs(300);
 /// Probes of the engine loop in quick succession, before each further one waits a millisecond.
@@ -26,7 +29,8 @@ const QUICK_PROBES: u32 = 20;
 pub async fn open_clock(store: &dyn Store, options: &Options) -> Result<Clock, Error> {
     if options.clock == ClockMode::Stepped {
         let start = options.clock_start.unwrap_or_default();
-        return Ok(Clock::stepped(start.max(store.high_water().await?.unwrap_or_default())));
+        let start = start.max(store.high_water().await?.unwrap_or_default());
+        return Ok(Clock::new(ClockMode::Stepped, start, 0));
     }
     let high_water = store.high_water().await?;
     let used = store.setting(MODE).await?;
@@ -44,18 +48,41 @@ pub async fn open_clock(store: &dyn Store, options: &Options) -> Result<Clock, E
         _ => {}
     }
     store.set_setting(MODE, options.clock.as_str()).await?;
-    let mut offset = 0;
-    if options.clock == ClockMode::Virtual {
-        let kept = store.setting(OFFSET).await?.and_then(|text| text.parse::<i64>().ok());
-        offset = match (kept, options.clock_start) {
-            (Some(kept), _) => kept,
-            (None, Some(start)) => start.0 - wall().0,
-            (None, None) => 0,
-        };
-        offset = offset.saturating_add(i64::try_from(options.clock_advance.0).unwrap_or(i64::MAX));
-        store.set_setting(OFFSET, &offset.to_string()).await?;
+    if options.clock == ClockMode::Real {
+        return open_real(store, high_water, options.accept_clock).await;
     }
-    Clock::new(options.clock, high_water, offset).map_err(Error::Refused)
+    let kept = store.setting(OFFSET).await?.and_then(|text| text.parse::<i64>().ok());
+    let offset = match (kept, options.clock_start) {
+        (Some(kept), _) => kept,
+        (None, Some(start)) => start.0 - wall().0,
+        (None, None) => 0,
+    };
+    let offset = offset.saturating_add(i64::try_from(options.clock_advance.0).unwrap_or(i64::MAX));
+    store.set_setting(OFFSET, &offset.to_string()).await?;
+    let start = Timestamp(wall().0.saturating_add(offset)).max(high_water.unwrap_or_default());
+    Ok(Clock::new(ClockMode::Virtual, start, 0))
+}
+
+/// Starts at the later of the reference and the newest record. A record of the future that an operator has accepted no
+/// longer counts.
+async fn open_real(store: &dyn Store, newest: Option<Timestamp>, accept: bool) -> Result<Clock, Error> {
+    let skew = clock_skew::measure(store).await?.unwrap_or(0);
+    let reference = Timestamp(wall().0.saturating_sub(skew));
+    let accepted = store.setting(ACCEPTED).await?.and_then(|text| text.parse::<i64>().ok()).map(Timestamp);
+    let newest = newest.filter(|newest| Some(*newest) > accepted).unwrap_or_default();
+    let ahead = newest.since(reference);
+    if accept && ahead > Span(0) {
+        store.set_setting(ACCEPTED, &newest.0.to_string()).await?;
+        tracing::warn!("the newest record is {ahead} ahead of the clock; engine time starts at the clock, as asked");
+        return Ok(Clock::new(ClockMode::Real, reference, skew));
+    }
+    if ahead > AHEAD_MAX {
+        return Err(Error::Refused(format!(
+            "the newest record is {ahead} ahead of the clock. If the clock is wrong, set it right. If the clock that \
+             wrote the record was wrong, start with `--accept-clock`, and engine time starts at the present clock"
+        )));
+    }
+    Ok(Clock::new(ClockMode::Real, newest.max(reference), skew))
 }
 
 /// Moves a virtual clock.

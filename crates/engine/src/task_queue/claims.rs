@@ -320,6 +320,11 @@ impl<T> TaskQueue<T> {
     pub fn withdraw_all(&mut self) {
         // Nothing is leased any more, so unfinished recovery makes no difference.
         self.is_recovering = false;
+        self.answer_all();
+    }
+
+    /// Answers every open claim with the tasks it has so far.
+    pub fn answer_all(&mut self) {
         let all: Vec<u64> = self.open_claims.keys().copied().collect();
         all.into_iter().for_each(|claim_id| self.withdraw(claim_id));
     }

@@ -137,6 +137,7 @@ fn check_step_event(case: &mut Case<'_>, moment: &EventInContext<'_>, name: &str
             | Event::Leased { .. }
             | Event::Started { .. }
             | Event::TimerSet { .. }
+            | Event::HeldBack { .. }
             | Event::WaitOpened { .. }
             | Event::Succeeded { .. }
             | Event::Received { callback: None, .. }
@@ -153,7 +154,16 @@ fn check_step_event(case: &mut Case<'_>, moment: &EventInContext<'_>, name: &str
             false
         }
         (Phase::Ready {}, Event::Leased { .. } | Event::Started { .. } | Event::Failed { .. }) => true,
-        (Phase::Retrying { at: due }, Event::Leased { .. } | Event::Started { .. } | Event::Scheduled { .. }) => {
+        (Phase::Ready {} | Phase::Retrying { .. }, Event::HeldBack { .. })
+            if moment.plan.node(step).http().is_none() =>
+        {
+            false
+        }
+        (Phase::Ready {}, Event::HeldBack { .. }) => true,
+        (
+            Phase::Retrying { at: due },
+            Event::Leased { .. } | Event::Started { .. } | Event::Scheduled { .. } | Event::HeldBack { .. },
+        ) => {
             not_before(case, Some(step), *at, *due);
             true
         }
@@ -333,7 +343,8 @@ fn is_start_of(node: &Node, run: &Run, step: u32, event: &Event) -> bool {
     let failed = |codes: &[&str]| matches!(event, Event::Failed { failure: Failure { code, .. }, .. } if codes.contains(&code.as_str()));
     match &node.body {
         Some(Body::Http { .. } | Body::Log { .. } | Body::Noop {}) => {
-            matches!(event, Event::Scheduled { .. } | Event::Started { .. }) || failed(&["template_error"])
+            let is_held = matches!(event, Event::HeldBack { .. }) && node.http().is_some();
+            is_held || matches!(event, Event::Scheduled { .. } | Event::Started { .. }) || failed(&["template_error"])
         }
         Some(Body::Task { .. }) => {
             matches!(event, Event::Scheduled { .. } | Event::Leased { .. }) || failed(&["template_error"])

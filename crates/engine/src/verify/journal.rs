@@ -1,6 +1,7 @@
 //! Checks of the journal as one sequence: time never runs backwards, and the runs created and ended match the rows.
 
 use super::{Code, Problem, Report};
+use crate::services::virtual_clock::ACCEPTED;
 use kernel::{Event, OrgId, Record, RunId, Timestamp};
 use store::inspect::Inspection;
 use store::{Error, RunRow};
@@ -15,6 +16,8 @@ pub(super) struct JournalPass {
     created: u64,
     ended: u64,
     epoch: u64,
+    /// Records up to this time were accepted although they were of the future.
+    accepted: Timestamp,
     /// With several writers, clocks may disagree, so records of different runs may be out of order.
     has_single_writer: bool,
     /// The number of run rows, and of those that have ended.
@@ -23,8 +26,10 @@ pub(super) struct JournalPass {
 }
 
 impl JournalPass {
-    pub(super) fn new(has_single_writer: bool) -> JournalPass {
-        JournalPass { has_single_writer, ..JournalPass::default() }
+    pub(super) fn new(inspection: &dyn Inspection) -> Result<JournalPass, Error> {
+        let accepted = inspection.setting(ACCEPTED)?.and_then(|text| text.parse().ok()).map(Timestamp);
+        let has_single_writer = inspection.has_single_writer();
+        Ok(JournalPass { accepted: accepted.unwrap_or_default(), has_single_writer, ..JournalPass::default() })
     }
 
     pub(super) fn expect(&mut self, row: &RunRow) {
@@ -41,7 +46,9 @@ impl JournalPass {
             let message = format!("the record at position {pos} is {back} older than one before it");
             report.add(Problem { code: Code::TimeBackwards, org: Some(org), run: Some(run), step: None, message });
         }
-        self.latest = self.latest.max(record.at);
+        if record.at > self.accepted {
+            self.latest = self.latest.max(record.at);
+        }
         for event in &record.events {
             match event {
                 Event::Created { .. } => self.created += 1,

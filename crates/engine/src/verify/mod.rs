@@ -47,7 +47,7 @@ fn check_all(inspection: &dyn Inspection, report: &mut Report, progress: &mut dy
     }
     definitions::check(inspection, report)?;
     let mut plans = Plans::new(inspection);
-    let mut passage = JournalPass::new(inspection.has_single_writer());
+    let mut passage = JournalPass::new(inspection)?;
     let mut failed = None;
     inspection.walk(&mut |seen| {
         match seen {

@@ -227,7 +227,16 @@ impl Case<'_> {
 /// A context for checks only: it has no secret, so its callback URLs are not real.
 pub(super) fn context<'a>(stored: &StoredRun, now: Timestamp, payloads: &'a Payloads) -> Context<'a> {
     let wait_url = &|_: &str| "http://callback".to_owned();
-    Context { run: stored.row.id, now, epoch: 0, is_draining: false, wait_url, payloads, offer: &|_| None }
+    Context {
+        run: stored.row.id,
+        now,
+        epoch: 0,
+        is_draining: false,
+        wait_url,
+        payloads,
+        offer: &|_| None,
+        hold: &|_| None,
+    }
 }
 
 /// The payload of an event.

@@ -20,7 +20,7 @@ mod tests;
 
 pub use concurrency_and_notifications::{concurrency_group, notifications};
 pub use results::{TaskResult, is_expected};
-pub use start::{Request, Work};
+pub use start::{HeldBack, NextRequest, Request, Work};
 pub use verdict::{failed_steps, unhandled_steps};
 pub use view::View;
 
@@ -203,6 +203,8 @@ pub struct Context<'a> {
     pub payloads: &'a Payloads,
     /// Returns a worker that waits for such a task, if there is one.
     pub offer: &'a dyn Fn(OfferedTask<'_>) -> Option<Offer>,
+    /// Says whether a request must wait because of its host. If not, the attempt starts.
+    pub hold: &'a dyn Fn(NextRequest<'_>) -> Option<HeldBack>,
 }
 
 #[derive(Debug, Default)]

@@ -9,7 +9,7 @@ use crate::planted_bugs::{self, Bug};
 use crate::scope::Unresolved;
 use crate::status::Outcome;
 use crate::template::{self, Failure as Unfilled};
-use crate::time::Span;
+use crate::time::{Span, Timestamp};
 use bytes::Bytes;
 use serde_json::Value;
 
@@ -33,6 +33,22 @@ pub struct Request {
     pub allow_hosts: Vec<String>,
     /// The most redirects to follow.
     pub redirects: u32,
+}
+
+/// The request of an attempt that is about to start.
+#[derive(Clone, Copy, Debug)]
+pub struct NextRequest<'a> {
+    pub step: u32,
+    /// The fence that the attempt will have.
+    pub fence: u64,
+    pub request: &'a Request,
+}
+
+/// A request that is not sent before `until`, and why.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HeldBack {
+    pub until: Timestamp,
+    pub failure: Failure,
 }
 
 /// What keeps a step from starting now.
@@ -209,6 +225,10 @@ impl AdvanceState<'_> {
         match work {
             Err(stop) => self.stop(step, stop, seen),
             Ok(work) => {
+                if let Some(HeldBack { until, failure }) = self.held_back(step, &work) {
+                    self.emit(Event::HeldBack { step, until, failure, seen });
+                    return true;
+                }
                 let state = self.run.step(step);
                 let counted = if planted_bugs::is(Bug::AttemptOnFailureOnly) { state.charged } else { state.attempt };
                 let attempt = counted + 1;
@@ -218,6 +238,20 @@ impl AdvanceState<'_> {
                 true
             }
         }
+    }
+}
+
+impl AdvanceState<'_> {
+    /// Asks whether the host of a request is down. Neither a step with a retry policy of its own nor an operator who asks
+    /// for an attempt waits for that.
+    fn held_back(&self, step: u32, work: &Work) -> Option<HeldBack> {
+        let Work::Http(request) = work else { return None };
+        let ignores_host = self.plan.node(step).http().is_some_and(|http| http.ignores_host_backoff);
+        if ignores_host || self.run.step(step).is_forced {
+            return None;
+        }
+        let fence = self.run.state.seq + 1;
+        (self.context.hold)(NextRequest { step, fence, request }).filter(|held| held.until > self.context.now)
     }
 }
 

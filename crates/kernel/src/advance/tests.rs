@@ -3,6 +3,7 @@
 //! and the enqueued tasks are exactly the claimable ones.
 
 mod holding;
+mod host_backoff;
 mod tasks;
 
 use super::*;
@@ -112,6 +113,8 @@ struct Story {
     now: Timestamp,
     epoch: u64,
     is_draining: bool,
+    /// Requests are held back until then.
+    held_until: Option<Timestamp>,
     journal: Vec<Bytes>,
     executing: BTreeMap<String, (u32, u64)>,
     sent: Vec<(String, u32, Work)>,
@@ -173,6 +176,7 @@ impl Story {
             now: START,
             epoch: 1,
             is_draining: false,
+            held_until: None,
             journal: Vec::new(),
             executing: BTreeMap::new(),
             sent: Vec::new(),
@@ -201,6 +205,9 @@ impl Story {
             let mut offers = self.offers.borrow_mut();
             (!offers.is_empty()).then(|| offers.remove(0))
         };
+        let hold = |_: NextRequest<'_>| {
+            self.held_until.map(|until| HeldBack { until, failure: Failure::new("host_backoff", "`http://h` is down") })
+        };
         let context = |payloads, offer| Context {
             run: self.id,
             now: self.now,
@@ -209,6 +216,7 @@ impl Story {
             wait_url: &wait_url,
             payloads,
             offer,
+            hold: &hold,
         };
         let before = self.run.state.seq;
         let advanced = advance(&self.plan, &mut self.run, inputs, &context(&self.resident, &offer));
@@ -652,14 +660,14 @@ fn decision_6_a_blocked_attempt_is_not_charged() {
     let mut story = Story::of("a; b@once: a");
     let blocked = |story: &Story, after: i64| TaskResult::Blocked {
         until: Timestamp(story.now.0 + after),
-        failure: Failure::new("host_backoff", "`http://h` is down"),
+        failure: Failure::new("server_stopping", "nothing was sent"),
     };
     for _ in 0..10 {
         let input = story.result("a", blocked(&story, 5_000_000));
         assert_eq!(story.give(input), Answer::Applied);
         assert_eq!(story.statuses(), "a=retrying b=pending run=waiting");
         assert_eq!(story.run.next_due(), Some(story.now.after(Span::from_secs(5))));
-        assert_eq!(story.run.step(0).failure.as_ref().unwrap().code, "host_backoff");
+        assert_eq!(story.run.step(0).failure.as_ref().unwrap().code, "server_stopping");
         assert_eq!(story.run.step(0).charged, 0);
         story.after("5s");
     }
@@ -756,6 +764,7 @@ fn a_run_has_a_total_size() {
         wait_url: &wait_url,
         payloads: &none,
         offer: &|_| None,
+        hold: &|_| None,
     };
     let callback = Input::Callback { step: 2, body: Payload::json("[1,2]"), digest: Bytes::from_static(b"x") };
     let input = story.result("a", response(200, json!([1, 2])));
@@ -829,8 +838,16 @@ fn inputs_before_the_run_exists_are_unknown() {
     let wait_url = |_: &str| String::new();
     let none = Payloads::new();
     let (run, offer) = (RunId([9; 16]), |_: OfferedTask<'_>| None);
-    let context =
-        Context { run, now: START, epoch: 1, is_draining: false, wait_url: &wait_url, payloads: &none, offer: &offer };
+    let context = Context {
+        run,
+        now: START,
+        epoch: 1,
+        is_draining: false,
+        wait_url: &wait_url,
+        payloads: &none,
+        offer: &offer,
+        hold: &|_| None,
+    };
     let mut run = Run::default();
     let advanced = advance(
         &plan,

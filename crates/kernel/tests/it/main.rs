@@ -329,6 +329,15 @@ fn i41_records_of_release_0_4_are_read() {
 }
 
 #[test]
+fn i41_records_of_release_0_5_are_read() {
+    let failure = Failure::new("host_backoff", "`http://h` is down");
+    let events = vec![Event::HeldBack { step: 4, until: Timestamp(1_790_000_005_000_001), failure, seen: seen() }];
+    let record = Record { at: Timestamp(1_790_000_000_000_001), first: 42, events, ..Default::default() };
+    let bytes = check("record-0.5.hex", &record.seal());
+    assert_eq!(Record::open(&bytes), Ok(record));
+}
+
+#[test]
 fn i41_snapshots_of_release_0_3_are_read() {
     let leased = Step {
         phase: Phase::Leased { fence: 12, worker: "w1".into(), lease: Span::from_secs(30), epoch: 0 },

@@ -12,7 +12,7 @@ use kernel::time::Span;
 
 /// Fields that only http steps have, besides `url`.
 pub(super) const FIELDS: &[&str] =
-    &["method", "headers", "query", "body", "form", "expected_status", "redirects", "allow_hosts"];
+    &["method", "headers", "query", "body", "form", "expected_status", "redirects", "allow_hosts", "host_backoff"];
 
 const METHODS: &[&str] = &["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"];
 const TIMEOUT: Span = Span::from_secs(30);
@@ -59,6 +59,11 @@ pub(super) fn read(
     });
     let redirects =
         fields.get("redirects").map_or(Some(0), |node| fields::whole(node, "redirects", 0..=REDIRECTS_MAX, problems));
+    // A policy that the author wrote decides how long the step waits, unless the author says otherwise.
+    let has_own_policy = fields.get("retry").is_some() || fields.get("retries").is_some();
+    let host_backoff = fields
+        .get("host_backoff")
+        .map_or(Some(!has_own_policy), |node| fields::boolean(node, "host_backoff", problems));
     let expected = fields.get("expected_status").map_or(Some(Vec::new()), |node| expected_status(node, problems));
     Some(Body::Http {
         request: Box::new(Http {
@@ -72,6 +77,7 @@ pub(super) fn read(
             expected: expected?,
             redirects: redirects? as u32,
             allow_hosts: hosts.flatten().unwrap_or_default(),
+            ignores_host_backoff: !host_backoff?,
             ..Default::default()
         }),
     })

@@ -76,7 +76,8 @@ pub async fn readyz(app: State) -> Answer {
         return Err(Refusal::new(Code::ShuttingDown, "the server is shutting down"));
     }
     app.engine.check().await?;
-    Ok("ready\n".into_response())
+    let report = app.engine.clock_report().map_or_else(String::new, |report| format!("{report}\n"));
+    Ok(format!("ready\n{report}").into_response())
 }
 
 pub async fn metrics(app: State) -> Response {

@@ -10,7 +10,7 @@
 use super::columns::{Attempted, count, get, int, sql};
 use super::errors::Failure;
 use super::session::Session;
-use kernel::Span;
+use kernel::{Span, Timestamp};
 
 /// The new epoch is larger than `after`.
 pub(super) async fn join(session: &Session, name: &str, after: i64) -> Attempted<u64> {
@@ -29,6 +29,12 @@ pub(super) async fn renew(session: &Session, epoch: u64, lease: Span) -> Attempt
     }
     let rows = session.query(sql!("postgres/nodes_live"), &[]).await?;
     rows.iter().map(|row| Ok((count(row, 0)?, Span(count(row, 1)?)))).collect()
+}
+
+/// The server's clock.
+pub(super) async fn clock(session: &Session) -> Attempted<Option<Timestamp>> {
+    let row = session.first(sql!("postgres/clock"), &[]).await?;
+    row.map(|row| get(&row, 0).map(Timestamp)).transpose()
 }
 
 pub(super) async fn leave(session: &Session, epoch: u64) -> Attempted<()> {

@@ -298,7 +298,7 @@ impl Checker {
     }
 
     /// The executor got the work but did not send the request.
-    pub fn attempt_held_back(&mut self, dispatch: &Dispatch) {
+    pub fn attempt_handed_back(&mut self, dispatch: &Dispatch) {
         let effects = self.runs.get_mut(&dispatch.run).and_then(|tracked| tracked.effects.get_mut(&dispatch.step));
         if let Some(effects) = effects {
             *effects -= 1;
@@ -533,6 +533,7 @@ impl TrackedRun {
             wait_url: &wait_url,
             payloads: &Payloads::new(),
             offer: &|_| None,
+            hold: &|_| None,
         };
         let again = advance(&self.definition.version.plan, &mut run.clone(), vec![Input::Wake], &context);
         require(again.record.is_none(), || format!("an unchanged run advanced: {:?}", again.record))
@@ -576,6 +577,7 @@ fn coverage_mark(event: &Event) -> &'static str {
         Event::Admitted {} => "a queued run was admitted",
         Event::Paused { .. } => "a run was paused",
         Event::Unpaused { .. } => "a run was resumed",
+        Event::HeldBack { .. } => "an attempt was held back",
         Event::RetryDue { .. } => "a client skipped a retry delay",
         Event::Retrying { died: true, .. } => "a lease was lost",
         Event::Retrying { failure, .. } if failure.code == "snoozed" => "a task was snoozed",

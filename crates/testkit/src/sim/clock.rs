@@ -1,22 +1,18 @@
 //! Clocks that disagree. Each host has a wall clock with an offset and drift that can be set. Each process
-//! reads engine time by the rule of `engine::clock`, reimplemented here on virtual time.
+//! reads engine time from the engine's own [`EngineTime`], on virtual time.
 //!
 //! ```text
 //!   true time ──offset, drift, steps──▶ WallClock ──start, follow_wall──▶ EngineClock ──▶ engine time
 //! ```
 //!
-//! Invariant: engine time begins at the later of the wall clock and the newest record, follows the monotonic
-//! clock, and only steps forward. [`process`](super::process) checks what each process sees.
+//! Invariant: engine time begins at the later of the wall clock and the newest record, and only goes forward.
+//! [`process`](super::process) checks what each process sees.
 
 use super::random::Random;
+use engine::clock::{AHEAD_MAX, Correction, EngineTime};
 use kernel::planted_bugs::{self, Bug};
 use kernel::{Span, Timestamp};
 
-/// As in the engine: a wall clock ahead by more than this is followed (microseconds).
-const FOLLOW_MIN: i64 = 1_000_000;
-/// As in the engine: a process refuses to start if the newest record is ahead by more than this
-/// (microseconds).
-const AHEAD_MAX: i64 = 3_600 * 1_000_000;
 /// The largest offset of a wall clock from true time (microseconds).
 const OFFSET_MAX: i64 = 2 * 3_600 * 1_000_000;
 const MILLION: i64 = 1_000_000;
@@ -63,22 +59,16 @@ impl WallClock {
     }
 }
 
-/// The engine clock of one process.
+/// The engine clock of one process, with the wall clock of its host as reference.
 #[derive(Clone, Debug)]
-pub struct EngineClock {
-    base: i64,
-    /// The monotonic clock at the start of the process.
-    started: i64,
-    /// The sum of all steps forward.
-    offset: i64,
-}
+pub struct EngineClock(EngineTime);
 
 impl EngineClock {
     /// Returns `None` if the newest record is too far ahead of the wall clock.
     pub fn start(wall: &WallClock, now: Timestamp, high_water: Option<Timestamp>) -> Option<EngineClock> {
-        let reading = wall.read(now).0;
-        let base = reading.max(high_water.unwrap_or_default().0);
-        (base - reading <= AHEAD_MAX).then(|| EngineClock { base, started: wall.monotonic(now), offset: 0 })
+        let reading = wall.read(now);
+        let base = reading.max(high_water.unwrap_or_default());
+        (base.since(reading) <= AHEAD_MAX).then(|| EngineClock(EngineTime::starting_at(base, wall.monotonic(now))))
     }
 
     /// The engine time at true time `now`.
@@ -86,21 +76,17 @@ impl EngineClock {
         if planted_bugs::is(Bug::TimeFromWall) {
             return wall.read(now);
         }
-        Timestamp(self.base + wall.monotonic(now) - self.started + self.offset)
+        self.0.at(wall.monotonic(now))
     }
 
-    /// Steps forward if the wall clock is ahead. Returns whether it did.
-    pub fn follow_wall(&mut self, wall: &WallClock, now: Timestamp) -> bool {
-        let ahead = wall.read(now).0 - self.read(wall, now).0;
-        if ahead > FOLLOW_MIN {
-            self.offset += ahead;
-        }
-        ahead > FOLLOW_MIN
+    pub fn follow_wall(&mut self, wall: &WallClock, now: Timestamp) -> Correction {
+        self.0.follow(wall.monotonic(now), wall.read(now))
     }
 
-    /// The true time at which engine time reaches `due`, if it does not step before.
+    /// The true time at which engine time reaches `due`, if it is not corrected before.
     pub fn reached_at(&self, wall: &WallClock, due: Timestamp, now: Timestamp) -> Timestamp {
-        let left = due.since(self.read(wall, now)).0.min(Span::from_days(1_000).0) as i64;
+        let left = self.0.reached_at(due) - wall.monotonic(now);
+        let left = left.clamp(0, Span::from_days(1_000).0 as i64);
         let true_span = i128::from(left) * i128::from(MILLION) / i128::from(MILLION + wall.drift);
         now.after(Span(true_span as u64 + u64::from(left > 0)))
     }
@@ -127,7 +113,7 @@ mod tests {
                 now = now.after(random.log_millis(1, 100_000));
                 clock.follow_wall(&wall, now);
                 let read = clock.read(&wall, now);
-                assert!(read >= last && wall.read(now).0 - read.0 <= FOLLOW_MIN);
+                assert!(read >= last && wall.read(now).0 - read.0 <= MILLION);
                 last = read;
             }
             let due = last.after(random.log_millis(1, 1_000_000));

@@ -17,6 +17,7 @@ use super::concurrency_model::BatchWriter;
 use super::upstream;
 use super::violation::{CheckResult, Violation, ViolationKind};
 use super::world::{SimEvent, World, ready};
+use engine::clock::Correction;
 use engine::mailbox::{Command, Dispatch, Mailbox, Released, Turn};
 use engine::task_queue::Sizes;
 use engine::{Reply, TIMER_READ_AHEAD};
@@ -164,6 +165,7 @@ impl Process {
 
 fn mailbox(epoch: u64, sizes: Sizes) -> Mailbox<Ticket> {
     Mailbox::sized(epoch, Arc::new(|run, step| format!("http://engine/wh/{run}/{step}")), sizes)
+        .holding(Arc::new(|_, run, next, now| upstream::held_back(run, next, now)))
 }
 
 impl World {
@@ -233,14 +235,17 @@ impl World {
         clock.reached_at(&self.hosts[*host].wall, due, self.now)
     }
 
-    /// Steps the engine clock forward if the wall clock is ahead. After a step, timers may be due.
+    /// Corrects the engine clock. After a step or a change of speed, timers may be due.
     pub fn follow_wall_clock(&mut self, process: usize) {
         let Process { host, clock, .. } = &mut self.processes[process];
-        if clock.follow_wall(&self.hosts[*host].wall, self.now) {
-            self.note(format!("process {process} follows its wall clock"));
-            self.trace.mark("an engine clock jumped forward", true);
-            self.wake(process, self.now);
+        let correction = clock.follow_wall(&self.hosts[*host].wall, self.now);
+        if correction == Correction::None {
+            return;
         }
+        self.note(format!("process {process} follows its wall clock: {correction:?}"));
+        self.trace.mark("an engine clock jumped forward", correction == Correction::Stepped);
+        self.trace.mark("an engine clock slowed down", matches!(correction, Correction::SlowedDown(_)));
+        self.wake(process, self.now);
     }
 
     /// Schedules a turn soon after `at`.
@@ -486,10 +491,10 @@ impl World {
         }
         let now = self.engine_time(process);
         let reports = upstream::reports(&dispatch, &mut self.workload_random, &self.faults, now);
-        let is_held_back = matches!(reports.as_slice(), [(_, TaskResult::Blocked { .. })]);
-        if is_held_back {
-            self.trace.mark("an attempt was held back", true);
-            self.checker.attempt_held_back(&dispatch);
+        let is_handed_back = matches!(reports.as_slice(), [(_, TaskResult::Blocked { .. })]);
+        if is_handed_back {
+            self.trace.mark("an attempt was handed back", true);
+            self.checker.attempt_handed_back(&dispatch);
         }
         if reports.is_empty() {
             self.silent_dispatches.push((process, dispatch));

@@ -334,6 +334,14 @@ impl RunModel {
                 self.steps[i].phase = ModelPhase::Retrying(at);
                 require(matches!(phase, ModelPhase::Retrying(_)), illegal)
             }
+            Event::HeldBack { until, .. } => {
+                match phase {
+                    ModelPhase::Ready => self.check_not_held(i)?,
+                    _ => self.check_may_attempt(i, at)?,
+                }
+                self.steps[i].phase = ModelPhase::Retrying(*until);
+                require(matches!(kind, StepKind::Http(_)) && *until > at, illegal)
+            }
             Event::Started { attempt, .. } => {
                 match phase {
                     ModelPhase::Ready => self.check_not_held(i)?,
@@ -347,8 +355,8 @@ impl RunModel {
                 require(seen.charged <= most, || format!("s{i}: attempt {} of {most}", seen.charged))
             }
             Event::Retrying { next, charged, failure, .. } => {
-                // An attempt that was held back sent nothing, so it may run later even with `retry: never`.
-                let is_allowed = !retry.never || (!charged && failure.code == "host_backoff");
+                // An attempt that was handed back sent nothing, so it may run later even with `retry: never`.
+                let is_allowed = !retry.never || (!charged && failure.code == "server_stopping");
                 require(is_running && is_allowed && *next >= at, illegal)?;
                 self.steps[i].charged -= u32::from(!charged);
                 self.steps[i].phase = ModelPhase::Retrying(*next);

@@ -1,14 +1,14 @@
 //! The HTTP services that steps call. They answer late, with errors, twice, or not at all; some requests are
-//! held back before they are sent. Every answer contains the fence of its attempt, so the checker can tell
+//! held back before their attempt starts, and some are handed back unsent. Every answer contains the fence of its attempt, so the checker can tell
 //! which answer was accepted.
 
 use super::fault_plan::FaultPlan;
 use super::random::Random;
 use engine::mailbox::Dispatch;
-use kernel::advance::{TaskResult, Work};
+use kernel::advance::{HeldBack, NextRequest, TaskResult, Work};
 use kernel::event::Failure;
 use kernel::payload::INLINE_MAX;
-use kernel::{Payload, Span, Timestamp};
+use kernel::{Payload, RunId, Span, Timestamp};
 
 /// What an executor will report, and when: nothing, one result, or two.
 pub fn reports(
@@ -24,9 +24,9 @@ pub fn reports(
         return Vec::new();
     }
     if random.chance(50) {
-        // Sometimes the process hears of it only after that time has passed.
+        // A process that drains hands back what it has not sent. Sometimes the run hears of it after that time has passed.
         let until = now.after(random.log_millis(1, 60_000));
-        let failure = Failure::new("host_backoff", "the host is down");
+        let failure = Failure::new("server_stopping", "nothing was sent");
         return vec![(random.millis(0, 2), TaskResult::Blocked { until, failure })];
     }
     let took = random.log_millis(1, 30_000);
@@ -37,6 +37,13 @@ pub fn reports(
     let again = took.0 + random.log_millis(1, 60_000).0;
     let second = if random.coin() { first.1.clone() } else { draw_response(dispatch, random, took) };
     vec![first, (Span(again), second)]
+}
+
+/// Some hosts are down for a while. The same attempt always gets the same answer.
+pub fn held_back(run: RunId, next: NextRequest<'_>, now: Timestamp) -> Option<HeldBack> {
+    let draw = kernel::retry::seed(&run.0, next.step, next.fence as u32);
+    let until = now.after(Span::from_millis(1 + draw / 20 % 60_000));
+    draw.is_multiple_of(20).then(|| HeldBack { until, failure: Failure::new("host_backoff", "the host is down") })
 }
 
 /// The answer of a healthy upstream.

@@ -82,6 +82,7 @@ impl GraphRun<'_> {
             wait_url: &wait_url,
             payloads: &payloads,
             offer: &|_| None,
+            hold: &|_| None,
         };
         let advanced = advance(self.plan, &mut self.run, vec![input], &context);
         for effect in advanced.effects {

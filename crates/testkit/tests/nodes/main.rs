@@ -41,6 +41,7 @@ async fn node_at(url: &str, name: &str, clock_start: Option<Timestamp>) -> Node 
         clock: if clock_start.is_some() { ClockMode::Virtual } else { ClockMode::Real },
         clock_start,
         clock_advance: Span(0),
+        accept_clock: false,
         http: HttpOptions::default(),
         seed: None,
         node: name.into(),

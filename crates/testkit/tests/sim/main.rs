@@ -21,7 +21,7 @@ const RUN_TWICE_EVERY: u64 = 100;
 const FAILURES_MAX: usize = 10;
 
 /// Coverage marks that a batch of seeds must hit, or it proves little.
-const REQUIRED_MARKS: [&str; 73] = [
+const REQUIRED_MARKS: [&str; 75] = [
     "a callback was aimed at a deadline",
     "a cancel was aimed at a deadline",
     "a client acted on a retrying step",
@@ -69,7 +69,9 @@ const REQUIRED_MARKS: [&str; 73] = [
     "a workflow had a single step",
     "a workflow was paused",
     "an attempt was held back",
+    "an attempt was handed back",
     "an engine clock jumped forward",
+    "an engine clock slowed down",
     "an event of a later release",
     "an idempotency key was taken",
     "an undelivered task was handed back",

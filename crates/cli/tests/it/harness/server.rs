@@ -68,10 +68,16 @@ impl Server {
 
     /// Kills one of several processes and starts it again at the same address.
     pub fn restart_one(&mut self, number: usize) {
+        self.restart_one_with(number, &[]);
+    }
+
+    /// The same, with more environment variables.
+    pub fn restart_one_with(&mut self, number: usize, more: &[(String, String)]) {
+        let environment = [&self.environment, more].concat();
         let address = self.api.nodes()[number];
         self.nodes[number].kill();
         let flags = [&self.flags[..], &["--listen".to_owned(), address.to_string()]].concat();
-        self.nodes[number] = Starting::node(number, self.data.path(), &flags, &self.environment, true);
+        self.nodes[number] = Starting::node(number, self.data.path(), &flags, &environment, true);
         assert_eq!(self.nodes[number].ready(), Some(address), "{}", self.log());
     }
 

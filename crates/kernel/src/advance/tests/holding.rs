@@ -125,6 +125,7 @@ fn notifications_of_a_run_that_ended() {
             wait_url: &|_| String::new(),
             payloads: &Payloads::new(),
             offer: &|_| None,
+            hold: &|_| None,
         };
         advance(&story.plan, &mut story.run, vec![input], &context);
         notifications(&story.plan, &story.run).into_iter().map(|n| n.url).collect()

@@ -98,6 +98,7 @@ async fn open_on(store: Arc<dyn Store>) -> Engine {
         clock: ClockMode::Virtual,
         clock_start: None,
         clock_advance: kernel::Span(0),
+        accept_clock: false,
         http: Default::default(),
         seed: None,
         node: String::new(),

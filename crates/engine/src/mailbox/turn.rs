@@ -1,0 +1,94 @@
+//! What a turn of the mailbox produces: what to commit and to read, and what may leave afterwards.
+
+use super::{Dispatch, QueuedInput, Reply};
+use kernel::{Answer, Effect, OrgId, RunId};
+use std::collections::BTreeSet;
+use store::{Batch, QueueKey, QueuePosition};
+
+/// One turn: what to commit, and what to do once it is durable.
+pub struct Turn<T> {
+    pub batch: Batch,
+    /// Runs to read; answer each with [`Command::Loaded`].
+    pub loads: Vec<(OrgId, RunId)>,
+    /// Payloads to read; answer each with [`Command::Fetched`].
+    pub fetches: Vec<(OrgId, RunId, Vec<u32>)>,
+    /// Key queues to read rows of, after a position; answer each with [`Command::Refilled`].
+    pub refills: Vec<(QueueKey, Option<QueuePosition>)>,
+    /// Types to read the keys of, after a key; answer each with [`Command::KeysRead`].
+    pub key_reads: Vec<(OrgId, String, Option<String>)>,
+    /// Types to read the limit slots of; answer each with [`Command::LimitSlots`].
+    pub slot_reads: Vec<(OrgId, String)>,
+    /// Parallel to `batch.runs`.
+    pub(super) pending: Vec<PendingRun<T>>,
+    /// Replies that depend only on what is already durable.
+    pub(super) ready: Vec<(T, Reply)>,
+}
+
+impl<T> Default for Turn<T> {
+    fn default() -> Self {
+        Turn {
+            batch: Batch::default(),
+            loads: Vec::new(),
+            fetches: Vec::new(),
+            refills: Vec::new(),
+            key_reads: Vec::new(),
+            slot_reads: Vec::new(),
+            pending: Vec::new(),
+            ready: Vec::new(),
+        }
+    }
+}
+
+impl<T> Turn<T> {
+    /// Does the commit of this turn start a step in this process?
+    pub fn starts_local_steps(&self) -> bool {
+        let executes = |effect: &Effect| matches!(effect, Effect::Execute { .. });
+        self.pending.iter().any(|pending| pending.effects.iter().any(executes))
+    }
+}
+
+pub(super) struct PendingRun<T> {
+    pub items: Vec<QueuedInput<T>>,
+    pub answers: Vec<Answer>,
+    pub effects: Vec<Effect>,
+}
+
+/// What may leave after a commit.
+pub struct Released<T> {
+    pub replies: Vec<(T, Reply)>,
+    pub dispatch: Vec<Dispatch>,
+    /// Attempts to abort: their runs do not need them any more.
+    pub aborts: Vec<(RunId, u64)>,
+    /// Notifications to send because a run ended: the run and the notification's number.
+    pub notifications: Vec<(OrgId, RunId, u32)>,
+    pub started: u64,
+    pub ended: u64,
+    pub steps: u64,
+    /// Tasks leased to workers.
+    pub leased: u64,
+    /// Key queues with a new ready task or a free limit slot that no open claim on this node takes.
+    pub posted: BTreeSet<QueueKey>,
+    /// A run entered or left a concurrency group that another node owns.
+    pub touches_remote_group: bool,
+    /// Runs that another node may have in memory and that this node has advanced.
+    pub moved: Vec<(OrgId, RunId)>,
+}
+
+impl<T> Default for Released<T> {
+    fn default() -> Self {
+        let (replies, dispatch, aborts, notifications) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Released {
+            replies,
+            dispatch,
+            aborts,
+            notifications,
+            started: 0,
+            ended: 0,
+            steps: 0,
+            leased: 0,
+            posted: BTreeSet::new(),
+            touches_remote_group: false,
+            moved: Vec::new(),
+        }
+    }
+}
