@@ -15,6 +15,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
 import test, { after, before } from "node:test";
+import { assertLegible } from "./contrast.js";
 
 const { chromium } = createRequire(`${process.env.UI_MODULES}/`)("playwright-core");
 const PICTURES = process.env.UI_SCREENSHOTS;
@@ -65,7 +66,7 @@ async function ready(server) {
 }
 
 async function open(viewport, colorScheme) {
-  const page = await browser.newPage({ viewport, colorScheme });
+  const page = await browser.newPage({ viewport, colorScheme, reducedMotion: "reduce" });
   page.setDefaultTimeout(LIMIT);
   page.on("pageerror", (error) => complaints.push(String(error.stack)));
   page.on("console", (message) => {
@@ -325,7 +326,7 @@ test("the dashboard asks for the key of a server, and gets live updates with it"
   forgive(/401/);
 });
 
-test("screenshots: light and dark, wide and narrow", async () => {
+test("every view is legible, fits and keeps to the content security policy: light and dark, wide and narrow", async () => {
   await define("showcase", {
     validate: { set: { ok: true } },
     charge: call("/charge", { needs: ["validate"] }),
@@ -337,19 +338,40 @@ test("screenshots: light and dark, wide and narrow", async () => {
   });
   const run = await start("showcase", { order_id: 7 });
   await until(async () => (await api("GET", `/runs/${run}`)).status === "waiting", "it waits");
-  for (const [name, width, height] of [["wide", 1360, 900], ["narrow", 390, 844]]) {
+  const failed = await start("flaky");
+  await until(async () => (await api("GET", `/runs/${failed}`)).status === "failed", "it failed");
+  for (const [name, width, height] of [["wide", 1280, 900], ["narrow", 390, 844]]) {
     for (const scheme of ["light", "dark"]) {
       const page = await open({ width, height }, scheme);
-      for (const [view, hash, sight] of [["runs", "/runs", "tr[data-run]"], ["run", `/runs/${run}`, '.box[data-status="waiting"]'], ["step", `/runs/${run}?step=stock`, ".attempts"], ["workflows", "/workflows", "tr[data-workflow]"]]) {
+      for (const [view, hash, sight, button] of [
+        ["runs", "/runs", "tr[data-run]"],
+        ["no-runs", "/runs?status=pending", ".empty"],
+        ["run", `/runs/${run}`, '.box[data-status="waiting"]'],
+        ["step", `/runs/${run}?step=stock`, ".attempts"],
+        ["skipped", `/runs/${run}?step=refund`, ".skipped"],
+        ["failed", `/runs/${failed}?step=lost`, ".panel .problem"],
+        ["workflows", "/workflows", "tr[data-workflow]"],
+        ["workflow", "/workflows/showcase", ".box"],
+        ["dialog", "/workflows/showcase", ".box", "Trigger"],
+        ["triggers", "/triggers", "tr[data-trigger]"],
+        ["missing", "/runs/run_0", ".problem"],
+      ]) {
         await page.goto(`${origin}/#${hash}`);
         await page.locator(sight).first().waitFor();
+        if (button) await page.getByRole("button", { name: button }).click();
         const overflow = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
         assert.ok(overflow <= 0, `${view} is ${overflow} pixels too wide for ${width}`);
         await page.screenshot({ path: join(PICTURES, `${view}-${name}-${scheme}.png`) });
+        await page.setViewportSize({ width, height: 3000 });
+        await assertLegible(page, `${view}, ${name}, ${scheme}`);
+        await page.setViewportSize({ width, height });
+        assert.equal(await page.evaluate(() => window.violations), undefined, view);
       }
       await page.close();
     }
   }
+  // One view names no run; the browser logs the server's error.
+  forgive(/status of 40[04]/);
 });
 
 test("an unreachable server is shown as offline, and followed again when it is back", async () => {
