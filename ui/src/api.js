@@ -12,6 +12,9 @@ export class ApiError extends Error {
   }
 }
 
+/** Whether the server says that the thing at this address does not exist, so that asking again is pointless. */
+export const isMissing = (error) => error?.status === 400 || error?.status === 404;
+
 /** Sends a GET below /api/v1 and returns `{data, next}`. */
 export const get = (path, parameters) => send("GET", BASE + path + query(parameters));
 

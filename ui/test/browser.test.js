@@ -116,16 +116,53 @@ const see = (selector) => page.locator(selector).first().waitFor();
 test("an empty server shows commands that work", async () => {
   await go("/");
   await see("text=Create your first workflow");
+  await page.screenshot({ path: join(PICTURES, "first-workflow.png") });
   const curl = await page.locator(".empty pre").innerText();
   const [, yaml] = curl.match(/--data-binary '\n([\s\S]*)'$/);
   await page.evaluate(() => (window.mark = "not reloaded"));
   await api("POST", "/workflows", yaml, "application/yaml");
   await see("text=Start your first run");
+  await assertLegible(page, "first run");
+  await page.screenshot({ path: join(PICTURES, "first-run.png") });
   const trigger = await page.locator(".empty pre").innerText();
   const [, path, body] = trigger.match(/api\/v1(\S+) [\s\S]*-d '(.*)'$/);
+  await page.getByRole("button", { name: "Trigger" }).click();
+  await page.getByRole("button", { name: "Start run" }).click();
+  await see('.bar-top .status[data-status="completed"]');
   const { run_id } = await api("POST", path, body);
-  await see(`tr[data-run="${run_id}"]`);
+  await go("/runs");
+  await see(`tr[data-run="${run_id}"][data-status="completed"]`);
   assert.equal(await page.evaluate(() => window.mark), "not reloaded");
+});
+
+test("the dialog for a new run proposes the fields that the workflow reads", async () => {
+  for (const hash of ["/workflows", "/workflows/hello"]) {
+    await go(hash);
+    await page.getByRole("button", { name: "Trigger" }).click();
+    assert.deepEqual(JSON.parse(await page.locator("textarea").inputValue()), { name: "example" }, hash);
+    await page.getByRole("button", { name: "Close" }).click();
+  }
+});
+
+test("the plan of a workflow and of a run shows the kind of each step", async () => {
+  const { id } = await define("kinds", {
+    fetch: call("/kinds"), work: { task: "mail.send" }, nap: { sleep: "1h" }, door: { wait_for_webhook: {} },
+    keep: { set: { a: 1 } }, note: { log: { message: "hi" } }, idle: { noop: {}, needs: ["keep"], if: "tasks.keep.ok" },
+  });
+  const expected = { fetch: "HTTP", work: "task", nap: "sleep", door: "wait for webhook", keep: "set", note: "log", idle: "no-op · if" };
+  const run = await start("kinds");
+  for (const [hash, is_run] of [[`/workflows/${id}`, false], [`/runs/${run}`, true]]) {
+    await go(hash);
+    await see('.box[data-step="work"]');
+    for (const [step, label] of Object.entries(expected)) {
+      const shown = await page.locator(`.box[data-step="${step}"] small`).innerText();
+      assert.ok(is_run ? shown.startsWith(label) : shown === label, `${hash} ${step}: ${shown}`);
+      assert.equal(await page.locator(`.box[data-step="${step}"] small svg`).count(), 1);
+    }
+    assert.equal(await page.locator(".edge").count(), 1);
+  }
+  await go(`/runs/${run}?step=work`);
+  await see('.panel .tag:text-is("task")');
 });
 
 test("a run started from the dashboard goes from running to completed without a reload", async () => {
@@ -274,6 +311,16 @@ test("hostile names, bodies and addresses stay text", async () => {
   assert.equal(await page.evaluate(() => window.owned), undefined);
   // Two of these URLs name no run; the browser logs the server's errors.
   forgive(/status of 400/);
+});
+
+test("a run or workflow that does not exist is reported once, with a way back", async () => {
+  for (const [place, id] of [["runs", "run_01jz8k3w9mz6xq4v7n5t2c0b1d"], ["workflows", "nothing"]]) {
+    await go(`/${place}/${id}`);
+    await see(".problem >> text=not_found");
+    await see(`.crumbs a[href="#/${place}"]`);
+    await see(".connection.idle");
+  }
+  forgive(/status of 404/);
 });
 
 test("the content security policy blocks injected content, and the dashboard never violates it", async () => {
