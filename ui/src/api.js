@@ -1,6 +1,6 @@
 // The public API, called from the browser. Paths are relative, so the dashboard also works below a path prefix.
 
-import { credentials, refused } from "./key.js";
+import { credentials, refuse } from "./key.js";
 
 const BASE = "api/v1";
 
@@ -92,7 +92,7 @@ async function send(method, url, body, more = {}) {
   } catch {
     if (response.ok) throw new ApiError(response.status, { code: "unreadable", message: "the response is not JSON" });
   }
-  if (response.status === 401 && value.error?.code?.startsWith("key_")) refused.value = value.error;
+  if (response.status === 401 && value.error?.code?.startsWith("key_")) refuse(value.error);
   if (!response.ok) {
     throw new ApiError(response.status, value.error ?? { code: `http_${response.status}`, message: response.statusText });
   }

@@ -346,15 +346,30 @@ test("the dashboard asks for the key of a server, and gets live updates with it"
   const options = { stdio: ["ignore", "pipe", "ignore"], env: { ...process.env, ONWARD_ADMIN_KEY: key } };
   const guarded = spawn(process.env.ONWARD_BINARY, ["serve", "--listen", "127.0.0.1:0", "--data", folder], options);
   const tab = await open({ width: 1360, height: 900 }, "light");
+  const requests = [];
+  tab.on("response", (response) => response.url().includes("/api/") && requests.push(`${response.status()} ${new URL(response.url()).pathname}`));
   try {
     const origin = await ready(guarded);
     await tab.goto(`${origin}/#/runs`);
-    await tab.locator("main input[type=password]").fill("not the key");
-    await tab.getByRole("button", { name: "Open" }).click();
-    await tab.locator("main >> text=This is not a key of this server").waitFor();
-    await tab.locator("main input[type=password]").fill(key);
-    await tab.getByRole("button", { name: "Open" }).click();
+    await tab.locator(".card input[type=password]").fill("not the key");
+    await tab.waitForLoadState("networkidle");
+    assert.deepEqual(requests, ["401 /api/v1/version"], "one request finds out that a key is required");
+    for (const colorScheme of ["light", "dark"]) {
+      await tab.emulateMedia({ colorScheme });
+      await assertLegible(tab, `sign-in, ${colorScheme}`);
+      await tab.screenshot({ path: join(PICTURES, `sign-in-${colorScheme}.png`) });
+    }
+    await tab.getByRole("button", { name: "Sign in" }).click();
+    await tab.locator(".card >> text=This is not the key of this server").waitFor();
+    await assertLegible(tab, "wrong key");
+    await tab.reload();
+    await tab.locator(".card input[type=password]").fill(` ${key} `);
+    assert.equal(await tab.locator(".card [role=alert]").count(), 0, "a wrong key is not kept");
+    requests.splice(0);
+    await tab.getByRole("button", { name: "Sign in" }).click();
     await tab.locator(".connection.live").waitFor();
+    assert.deepEqual(requests.filter((request) => request.startsWith("401")), []);
+    assert.match(await tab.locator(".empty pre").innerText(), /-H "authorization: Bearer \$ONWARD_API_KEY" \\\n/);
     const post = async (path, body) => {
       const headers = { "content-type": "application/json", authorization: `Bearer ${key}` };
       return (await (await fetch(`${origin}/api/v1${path}`, { method: "POST", headers, body: JSON.stringify(body) })).json()).data;
