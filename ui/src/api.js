@@ -1,6 +1,6 @@
 // The public API, called from the browser. Paths are relative, so the dashboard also works below a path prefix.
 
-import { credentials, refused } from "./key.js";
+import { credentials, refuse } from "./key.js";
 
 const BASE = "api/v1";
 
@@ -11,6 +11,9 @@ export class ApiError extends Error {
     Object.assign(this, { status, code: problem.code, hint: problem.hint, at: problem.at, problems: problem.problems });
   }
 }
+
+/** Whether the server says that the thing at this address does not exist, so that asking again is pointless. */
+export const isMissing = (error) => error?.status === 400 || error?.status === 404;
 
 /** Sends a GET below /api/v1 and returns `{data, next}`. */
 export const get = (path, parameters) => send("GET", BASE + path + query(parameters));
@@ -89,7 +92,7 @@ async function send(method, url, body, more = {}) {
   } catch {
     if (response.ok) throw new ApiError(response.status, { code: "unreadable", message: "the response is not JSON" });
   }
-  if (response.status === 401 && value.error?.code?.startsWith("key_")) refused.value = value.error;
+  if (response.status === 401 && value.error?.code?.startsWith("key_")) refuse(value.error);
   if (!response.ok) {
     throw new ApiError(response.status, value.error ?? { code: `http_${response.status}`, message: response.statusText });
   }

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { effect, html, render, signal } from "./html.js";
-import { AskForKey, refused } from "./key.js";
+import { SignIn, refused } from "./key.js";
 import { connection } from "./live.js";
 import { link, route } from "./route.js";
 import { Run } from "./run.js";
@@ -23,7 +23,11 @@ function view({ segments: [place, id], parameters }) {
 }
 
 const version = signal("");
-get("/version").then(({ data }) => (version.value = data.version), () => {});
+const greet = async () => (version.value = (await get("/version")).data.version);
+
+/** Views load after the first response, so a server that requires a key refuses one request and not all of a view. */
+const is_greeted = signal(false);
+greet().catch(() => {}).finally(() => (is_greeted.value = true));
 
 const CONNECTIONS = {
   live: "Live: changes appear as they happen",
@@ -34,19 +38,20 @@ const CONNECTIONS = {
 
 function App() {
   const place = route.value.segments[0];
+  const is_refused = refused.value !== null;
   return html`
     <header class="top">
       <a class="brand" href=${link(["runs"])}><svg viewBox="0 0 32 32" aria-hidden="true"><rect width="32" height="32" rx="8" /><path d="M8 16h13M15.5 9.5 22 16l-6.5 6.5" /></svg>Onward</a>
-      <nav aria-label="Main">
+      ${!is_refused && html`<nav aria-label="Main">
         ${PLACES.map(([name, label]) => html`<a href=${link([name])} aria-current=${place === name ? "page" : undefined}>${label}</a>`)}
       </nav>
       <span class="end">
         ${ahead.value !== null && html`<span class="tag clock" title="The server's clock is virtual: it moves only on request">clock ${new Date(now.value).toISOString().slice(0, 19)}Z</span>`}
         <span class=${`connection ${connection.value}`} role="status" title=${CONNECTIONS[connection.value]}>${connection.value}</span>
         <span class="muted version">${version.value}</span>
-      </span>
+      </span>`}
     </header>
-    <main>${refused.value ? html`<${AskForKey} />` : view(route.value)}</main>`;
+    <main>${is_refused ? html`<${SignIn} greet=${greet} />` : is_greeted.value && view(route.value)}</main>`;
 }
 
 effect(() => (document.title = ["Onward", ...route.value.segments].reverse().join(" · ")));

@@ -1,7 +1,9 @@
-// Draws the plan of a run: a box per step, coloured by status, and a line per need. The boxes are links, so the
+// Draws the plan of a workflow or run: a box per step, coloured by status, and a line per need. The boxes are links, so the
 // keyboard reaches them in order of declaration.
 
+import { get } from "./api.js";
 import { html, useEffect, useMemo, useState } from "./html.js";
+import { KindIcon, kindLabel } from "./kind.js";
 import { layout } from "./layout.js";
 import { Sign, tone, words } from "./status.js";
 import { span } from "./time.js";
@@ -11,12 +13,10 @@ const SLIM = 132;
 const HEIGHT = 44;
 const NARROW = matchMedia("(max-width: 720px)");
 
-/** Nodes and edges from the API's graph. Without `edges`, the needs of each step become edges. */
-export function plan(graph) {
-  const nodes = graph.nodes.map((node) => ({ ...node, needs: node.needs ?? [] }));
-  const edges = graph.edges ?? nodes.flatMap((node) => node.needs.map((from) => ({ from, to: node.step })));
-  const seen = new Set();
-  return { nodes, edges: edges.filter(({ from, to }) => !seen.has(`${from}\0${to}`) && seen.add(`${from}\0${to}`)) };
+/** The plan of the workflow or run at `path`; each pair of steps has one edge, however often one needs the other. */
+export async function readPlan(path) {
+  const { nodes, edges } = (await get(`${path}/graph`)).data;
+  return { nodes, edges: [...new Map(edges.map((edge) => [`${edge.from}\0${edge.to}`, edge])).values()] };
 }
 
 export function Graph({ nodes, edges, steps, chosen, link }) {
@@ -62,15 +62,16 @@ export function Graph({ nodes, edges, steps, chosen, link }) {
 /** Without an `href` it draws the plan only: no status, no link. */
 function Box({ node, step, x, y, width, is_chosen, href }) {
   const status = step?.status ?? "pending";
+  const below = notes(node, step);
   return html`
     <${href ? "a" : "g"} href=${href} class=${href ? `box tone-${tone(status)}` : "box plain"} data-step=${node.step} data-status=${href && status}
-       aria-current=${is_chosen ? "true" : undefined} aria-label=${[node.step, words(node.kind), href && words(status)].filter(Boolean).join(", ")}>
-      <title>${node.step}${node.if ? `\nif ${node.if}` : ""}</title>
+       aria-current=${is_chosen ? "true" : undefined} aria-label=${[node.step, kindLabel(node.kind), href && words(status)].filter(Boolean).join(", ")}>
+      <title>${node.step}\n${below}${node.if ? `\nif ${node.if}` : ""}</title>
       <rect class="face" x=${x} y=${y} width=${width} height=${HEIGHT} rx="7" />
       <foreignObject x=${x} y=${y} width=${width} height=${HEIGHT}>
         <div class="inside">
           ${href && html`<${Sign} status=${status} />`}
-          <div><b>${node.step}</b><small>${notes(node, step)}</small></div>
+          <div><b>${node.step}</b><small><${KindIcon} kind=${node.kind} />${below}</small></div>
         </div>
       </foreignObject>
     <//>`;
@@ -78,7 +79,7 @@ function Box({ node, step, x, y, width, is_chosen, href }) {
 
 /** The text below the name: what the icon does not show. */
 function notes(node, step) {
-  const notes = [words(node.kind)];
+  const notes = [kindLabel(node.kind)];
   if (node.if) notes.push("if");
   if (step && tone(step.status) !== "good") notes.push(words(step.status));
   if (step?.started_at && step.finished_at) notes.push(span(Date.parse(step.finished_at) - Date.parse(step.started_at)));

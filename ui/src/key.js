@@ -4,7 +4,7 @@ import { html, signal, useState } from "./html.js";
 
 const NAME = "onward.key";
 
-/** The error of a request that was refused because of a missing or wrong key. */
+/** The error of a request that was refused because of a missing or wrong key; null while no key is missing. */
 export const refused = signal(null);
 
 /** The header that carries the key, if there is one. */
@@ -13,21 +13,37 @@ export function credentials() {
   return key ? { authorization: `Bearer ${key}` } : {};
 }
 
-/** Shown instead of the views until the user enters a key. */
-export function AskForKey() {
+/** Drops a key that the server did not accept, and asks for another. */
+export function refuse(error) {
+  sessionStorage.removeItem(NAME);
+  refused.value = error;
+}
+
+/** Shown instead of the views until the server accepts a key; `greet` sends a request with it. */
+export function SignIn({ greet }) {
   const [key, setKey] = useState("");
-  const submit = (event) => {
+  const [{ is_busy, error }, setState] = useState({});
+  const submit = async (event) => {
     event.preventDefault();
-    // All views load again with the key.
+    setState({ is_busy: true });
     sessionStorage.setItem(NAME, key.trim());
-    location.reload();
+    try {
+      await greet();
+      refused.value = null;
+    } catch (error) {
+      setState({ error });
+    }
   };
-  const is_wrong = refused.value.code === "key_invalid";
+  const problem = error ?? refused.value;
+  const message = problem.code === "key_invalid" ? "This is not the key of this server." : problem.code !== "key_required" && problem.message;
   return html`
-    <form class="empty" onSubmit=${submit}>
-      <h2>${is_wrong ? "This is not a key of this server" : "This server requires a key"}</h2>
-      <p>It is the value of <code>ONWARD_ADMIN_KEY</code>, or was printed when the server first started. The browser keeps it in this tab only.</p>
-      <p><label>Key <input type="password" autocomplete="off" autofocus required value=${key} onInput=${(e) => setKey(e.target.value)} /></label></p>
-      <p><button type="submit" class="primary">Open</button></p>
+    <form class="card sign-in" onSubmit=${submit}>
+      <h1>Sign in</h1>
+      <p class="muted">This server requires a key: the value of <code>ONWARD_ADMIN_KEY</code>, or the key that was printed when the server first started. It is kept in this tab only.</p>
+      <label>Key
+        <input type="password" autocomplete="off" autofocus required pattern="[ -~]+" title="A key has only ASCII characters" value=${key} onInput=${(e) => setKey(e.target.value)} />
+      </label>
+      ${message && html`<p class="bad-text" role="alert">${message}</p>`}
+      <button type="submit" class="primary" disabled=${is_busy}>Sign in</button>
     </form>`;
 }

@@ -32,6 +32,11 @@ export const Problem = ({ error }) => error && html`
     ${(error.problems ?? []).slice(1).map((p) => html`<div><${Prose} text=${p.message} /></div>`)}
   </div>`;
 
+/** Instead of a view whose subject does not exist or could not be loaded: the way back, and the error. */
+export const NotLoaded = ({ error, back: [href, label] }) => html`
+  <div class="crumbs"><a href=${href}>${label}</a></div>
+  <${Problem} error=${error} />`;
+
 export const Card = ({ title, aside, children, name }) => html`
   <section class="card" aria-label=${title} data-card=${name}>
     <header><h2>${title}</h2>${aside}</header>

@@ -1,12 +1,12 @@
 // One run: its status and the reason, its plan, its timeline and its events.
 
-import { get, post } from "./api.js";
+import { get, isMissing, post } from "./api.js";
 import { html, useMemo, useRef, useState } from "./html.js";
 import { Explain } from "./explain.js";
-import { Graph, plan } from "./graph.js";
-import { Json, pretty } from "./json.js";
+import { Graph, readPlan } from "./graph.js";
+import { Json } from "./json.js";
 import { useLive } from "./live.js";
-import { Action, Card, Copy, Fact, Problem, Skeleton } from "./parts.js";
+import { Action, Card, Copy, Fact, NotLoaded, Problem, Skeleton } from "./parts.js";
 import { link } from "./route.js";
 import { segments } from "./segments.js";
 import { Status, isTerminal, words } from "./status.js";
@@ -33,17 +33,17 @@ export function Run({ id, parameters }) {
         get(`${path}/explain`).then((answer) => answer.data, () => null),
         readClock(),
       ]);
-      mine.graph ??= await structure(path);
+      mine.graph ??= await readPlan(path); // it does not change during a run
       if (!isOver()) setState({ id, run, explanation, graph: mine.graph, events: mine.events });
     } catch (error) {
       if (!isOver()) setState((before) => ({ ...before, id, error }));
     }
   };
-  const is_over = state.run?.id === id && isTerminal(state.run.status);
+  const is_over = state.id === id && (isMissing(state.error) || (state.run && isTerminal(state.run.status)));
   const refresh = useLive(is_over ? null : `${path}/stream`, load, [id]);
 
   if (state.id !== id || !state.run) {
-    return state.id === id && state.error ? html`<${Problem} error=${state.error} />` : html`<${Skeleton} rows=${10} />`;
+    return state.id === id && state.error ? html`<${NotLoaded} error=${state.error} back=${[link(["runs"]), "Runs"]} />` : html`<${Skeleton} rows=${10} />`;
   }
   return html`<${Page} ...${state} chosen=${parameters.step} refresh=${refresh} />`;
 }
@@ -57,17 +57,6 @@ async function catchUp(path, mine) {
     if (fresh.length) mine.events = mine.events.concat(fresh);
     if (!page.next) return;
     cursor = page.next;
-  }
-}
-
-/** The plan does not change during a run, so it is loaded once. */
-async function structure(path) {
-  try {
-    return plan((await get(`${path}/graph`)).data);
-  } catch (error) {
-    if (error.status !== 404) throw error;
-    const { data } = await get(`${path}/steps`);
-    return plan({ nodes: data.map(({ step, type, needs, ...rest }) => ({ step, kind: type, needs, if: rest.if })) });
   }
 }
 
@@ -88,7 +77,7 @@ function Page({ run, graph, events, explanation, error, chosen, refresh }) {
       <h1>${run.workflow}</h1>
       <code class="id">${run.id}</code><${Copy} text=${run.id} label="Copy id" />
       <div class="buttons">
-        <${TriggerButton} workflow=${{ id: run.workflow_id, name: run.workflow }} label="Run again" input=${pretty(run.input)} />
+        <${TriggerButton} workflow=${{ id: run.workflow_id, name: run.workflow }} label="Run again" input=${run.input} />
         ${!isTerminal(run.status) && !offers_cancel && html`<${Action} kind="danger" confirm="Cancel this run?" act=${cancel}>Cancel<//>`}
       </div>
     </div>

@@ -2,12 +2,13 @@
 
 import { all, get } from "./api.js";
 import { html, useState } from "./html.js";
+import { credentials } from "./key.js";
 import { RUN_CHANGES, useLive } from "./live.js";
 import { Copy, Problem, Skeleton } from "./parts.js";
 import { go, link } from "./route.js";
 import { RUN_FILTERS, Status, words } from "./status.js";
 import { Lasting, readClock, When } from "./time.js";
-import { TriggerButton } from "./trigger.js";
+import { TriggerButton, useExampleInput } from "./trigger.js";
 
 const PAGE = 50;
 
@@ -76,7 +77,11 @@ export const RunTable = ({ runs, is_of_one_workflow }) => html`
     </table>
   </div>`;
 
-const FIRST = (origin) => `curl ${origin}api/v1/workflows \\
+/** The start of a `curl` command; the key itself is never shown. */
+const curl = (path) => `curl ${location.href.split("#")[0]}api/v1${path} \\${credentials().authorization ? `
+  -H "authorization: Bearer $ONWARD_API_KEY" \\` : ""}`;
+
+const FIRST = () => `${curl("/workflows")}
   -H 'content-type: application/yaml' --data-binary '
 name: hello
 tasks:
@@ -87,9 +92,8 @@ tasks:
 
 /** What to do next: create a workflow, or start a run. */
 export function NothingYet({ workflows }) {
-  const origin = location.href.split("#")[0];
   if (!workflows.length) {
-    const text = FIRST(origin);
+    const text = FIRST();
     return html`
       <div class="empty">
         <h2>Create your first workflow</h2>
@@ -97,14 +101,18 @@ export function NothingYet({ workflows }) {
         <div class="code"><pre tabindex="0">${text}</pre><${Copy} text=${text} /></div>
       </div>`;
   }
-  const [first] = workflows;
-  const text = `curl ${origin}api/v1/workflows/${first.slug}/trigger \\
-  -H 'content-type: application/json' -d '{"name": "Ada"}'`;
-  return html`
+  return html`<${FirstRun} key=${workflows[0].id} workflow=${workflows[0]} />`;
+}
+
+function FirstRun({ workflow }) {
+  const input = useExampleInput(workflow);
+  const text = `${curl(`/workflows/${workflow.slug}/trigger`)}
+  -H 'content-type: application/json' -d '${JSON.stringify(input)}'`;
+  return input !== undefined && html`
     <div class="empty">
       <h2>Start your first run</h2>
-      <p><b>${first.name}</b> is ready. Start it here, or from a terminal:</p>
+      <p><b>${workflow.name}</b> is ready. Start it here, or from a terminal:</p>
       <div class="code"><pre tabindex="0">${text}</pre><${Copy} text=${text} /></div>
-      <p><${TriggerButton} workflow=${first} kind="primary" /></p>
+      <p><${TriggerButton} workflow=${workflow} kind="primary" input=${input} /></p>
     </div>`;
 }

@@ -2,6 +2,7 @@
 
 import { html } from "./html.js";
 import { Json, pretty } from "./json.js";
+import { KindIcon, kindLabel } from "./kind.js";
 import { Fact, Problem } from "./parts.js";
 import { Status, words } from "./status.js";
 import { Lasting, When, span } from "./time.js";
@@ -9,13 +10,13 @@ import { Lasting, When, span } from "./time.js";
 export function StepPanel({ node, step, bars, close }) {
   return html`
     <header><h2>${node.step}</h2><a class="close" href=${close} aria-label="Close the step">✕</a></header>
-    <p class="line"><${Status} status=${step.status} /> <span class="tag">${node.kind}</span>
-      ${step.status_code && html`<span class="tag">HTTP ${step.status_code}</span>`}</p>
+    <p class="line"><${Status} status=${step.status} /> <span class="tag"><${KindIcon} kind=${node.kind} />${kindLabel(node.kind)}</span>
+      ${step.status_code && html`<span class="tag">status ${step.status_code}</span>`}</p>
     <${Problem} error=${step.error} />
     ${step.skipped_because && html`<${Skipped} because=${step.skipped_because} />`}
     <dl class="facts narrow">
-      <${Fact} name="Started"><${When} at=${step.started_at} /><//>
-      <${Fact} name="Duration"><${Lasting} from=${step.started_at} to=${step.finished_at} /><//>
+      ${step.started_at && html`<${Fact} name="Started"><${When} at=${step.started_at} /><//>
+        <${Fact} name="Duration"><${Lasting} from=${step.started_at} to=${step.finished_at} /><//>`}
       ${step.attempt > 0 && html`<${Fact} name="Attempts">${step.attempt}<//>`}
       ${step.wake_at && html`<${Fact} name="Wakes"><${When} at=${step.wake_at} /><//>`}
       ${step.deadline && html`<${Fact} name="Deadline"><${When} at=${step.deadline} /><//>`}

@@ -1,11 +1,11 @@
 // The list of workflows, and one workflow: its plan, its latest runs, its definition.
 
-import { get } from "./api.js";
-import { html, useMemo, useState } from "./html.js";
+import { get, isMissing } from "./api.js";
+import { html, useRef, useState } from "./html.js";
 import { Json } from "./json.js";
-import { Graph, plan } from "./graph.js";
+import { Graph, readPlan } from "./graph.js";
 import { RUN_CHANGES, useLive } from "./live.js";
-import { Card, Fact, Problem, Skeleton } from "./parts.js";
+import { Card, Fact, NotLoaded, Problem, Skeleton } from "./parts.js";
 import { link } from "./route.js";
 import { NothingYet, RunTable } from "./runs.js";
 import { When, readClock } from "./time.js";
@@ -33,7 +33,7 @@ export function Workflows({ parameters: { cursor = "" } }) {
           <tbody>
             ${list.map((w) => html`
               <tr key=${w.id} data-workflow=${w.id}>
-                <td class="who"><a class="whole" href=${link(["workflows", w.id])}>${w.name}</a><small>${w.description ?? w.slug}</small></td>
+                <td class="who"><a class="whole" href=${link(["workflows", w.id])}>${w.name}</a><small>${w.description ?? (w.slug === w.name ? "" : w.slug)}</small></td>
                 <td class="number">${w.task_count}</td>
                 <td>${w.trigger}</td>
                 <td class="number">${w.version}${w.enabled ? "" : html` <span class="tag">disabled</span>`}</td>
@@ -51,18 +51,20 @@ export function Workflows({ parameters: { cursor = "" } }) {
 }
 
 export function Workflow({ id }) {
-  const [{ workflow, runs, error }, setState] = useState({});
-  useLive(RUN_CHANGES, async (isOver) => {
+  const [{ workflow, plan, runs, error }, setState] = useState({});
+  const drawn = useRef({});
+  useLive(isMissing(error) ? null : RUN_CHANGES, async (isOver) => {
     try {
-      const { data: workflow } = await get(`/workflows/${encodeURIComponent(id)}`);
+      const path = `/workflows/${encodeURIComponent(id)}`;
+      const { data: workflow } = await get(path);
+      if (drawn.current.hash !== workflow.hash) drawn.current = { hash: workflow.hash, plan: await readPlan(path) };
       const [page] = await Promise.all([get("/runs", { workflow: workflow.id, limit: 20 }), readClock()]);
-      if (!isOver()) setState({ workflow, runs: page.data });
+      if (!isOver()) setState({ workflow, plan: drawn.current.plan, runs: page.data });
     } catch (error) {
       if (!isOver()) setState((before) => ({ ...before, error }));
     }
   }, [id]);
-  const drawn = useMemo(() => workflow && planOf(workflow.definition), [workflow?.hash]);
-  if (!workflow) return error ? html`<${Problem} error=${error} />` : html`<${Skeleton} />`;
+  if (!workflow) return error ? html`<${NotLoaded} error=${error} back=${[link(["workflows"]), "Workflows"]} />` : html`<${Skeleton} />`;
   return html`
     <div class="crumbs"><a href=${link(["workflows"])}>Workflows</a></div>
     <div class="bar-top">
@@ -79,19 +81,8 @@ export function Workflow({ id }) {
       <${Fact} name="Changed"><${When} at=${workflow.updated_at} /><//>
       <${Fact} name="Id"><code>${workflow.id}</code><//>
     </dl>
-    ${drawn && html`<${Card} title="Plan" name="plan"><${Graph} ...${drawn} steps=${new Map()} /><//>`}
+    <${Card} title="Plan" name="plan"><${Graph} ...${plan} steps=${new Map()} /><//>
     <h2 class="between">Latest runs <a href=${link(["runs"], { workflow: workflow.id })}>all runs</a></h2>
     ${runs.length ? html`<${RunTable} runs=${runs} is_of_one_workflow />` : html`<div class="empty small">No runs.</div>`}
     <${Card} title="Definition" name="definition"><${Json} value=${workflow.definition} label="Definition" /><//>`;
 }
-
-/** The steps of a definition in graph form; nothing for other forms. */
-function planOf(definition) {
-  const tasks = definition?.tasks;
-  if (!tasks || Array.isArray(tasks)) return null;
-  const listed = (needs) => (Array.isArray(needs) ? needs : needs ? [needs] : []);
-  return plan({ nodes: Object.entries(tasks).map(([step, task]) => ({ step, kind: kindOf(task), if: task.if, needs: listed(task.needs) })) });
-}
-
-const KINDS = ["sleep", "wait_for_webhook", "set", "log", "noop"];
-const kindOf = (task) => KINDS.find((kind) => Object.hasOwn(task, kind)) ?? "http";

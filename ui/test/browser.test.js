@@ -15,6 +15,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
 import test, { after, before } from "node:test";
+import { assertLegible } from "./contrast.js";
 
 const { chromium } = createRequire(`${process.env.UI_MODULES}/`)("playwright-core");
 const PICTURES = process.env.UI_SCREENSHOTS;
@@ -65,7 +66,7 @@ async function ready(server) {
 }
 
 async function open(viewport, colorScheme) {
-  const page = await browser.newPage({ viewport, colorScheme });
+  const page = await browser.newPage({ viewport, colorScheme, reducedMotion: "reduce" });
   page.setDefaultTimeout(LIMIT);
   page.on("pageerror", (error) => complaints.push(String(error.stack)));
   page.on("console", (message) => {
@@ -115,16 +116,53 @@ const see = (selector) => page.locator(selector).first().waitFor();
 test("an empty server shows commands that work", async () => {
   await go("/");
   await see("text=Create your first workflow");
+  await page.screenshot({ path: join(PICTURES, "first-workflow.png") });
   const curl = await page.locator(".empty pre").innerText();
   const [, yaml] = curl.match(/--data-binary '\n([\s\S]*)'$/);
   await page.evaluate(() => (window.mark = "not reloaded"));
   await api("POST", "/workflows", yaml, "application/yaml");
   await see("text=Start your first run");
+  await assertLegible(page, "first run");
+  await page.screenshot({ path: join(PICTURES, "first-run.png") });
   const trigger = await page.locator(".empty pre").innerText();
   const [, path, body] = trigger.match(/api\/v1(\S+) [\s\S]*-d '(.*)'$/);
+  await page.getByRole("button", { name: "Trigger" }).click();
+  await page.getByRole("button", { name: "Start run" }).click();
+  await see('.bar-top .status[data-status="completed"]');
   const { run_id } = await api("POST", path, body);
-  await see(`tr[data-run="${run_id}"]`);
+  await go("/runs");
+  await see(`tr[data-run="${run_id}"][data-status="completed"]`);
   assert.equal(await page.evaluate(() => window.mark), "not reloaded");
+});
+
+test("the dialog for a new run proposes the fields that the workflow reads", async () => {
+  for (const hash of ["/workflows", "/workflows/hello"]) {
+    await go(hash);
+    await page.getByRole("button", { name: "Trigger" }).click();
+    assert.deepEqual(JSON.parse(await page.locator("textarea").inputValue()), { name: "example" }, hash);
+    await page.getByRole("button", { name: "Close" }).click();
+  }
+});
+
+test("the plan of a workflow and of a run shows the kind of each step", async () => {
+  const { id } = await define("kinds", {
+    fetch: call("/kinds"), work: { task: "mail.send" }, nap: { sleep: "1h" }, door: { wait_for_webhook: {} },
+    keep: { set: { a: 1 } }, note: { log: { message: "hi" } }, idle: { noop: {}, needs: ["keep"], if: "tasks.keep.ok" },
+  });
+  const expected = { fetch: "HTTP", work: "task", nap: "sleep", door: "wait for webhook", keep: "set", note: "log", idle: "no-op · if" };
+  const run = await start("kinds");
+  for (const [hash, is_run] of [[`/workflows/${id}`, false], [`/runs/${run}`, true]]) {
+    await go(hash);
+    await see('.box[data-step="work"]');
+    for (const [step, label] of Object.entries(expected)) {
+      const shown = await page.locator(`.box[data-step="${step}"] small`).innerText();
+      assert.ok(is_run ? shown.startsWith(label) : shown === label, `${hash} ${step}: ${shown}`);
+      assert.equal(await page.locator(`.box[data-step="${step}"] small svg`).count(), 1);
+    }
+    assert.equal(await page.locator(".edge").count(), 1);
+  }
+  await go(`/runs/${run}?step=work`);
+  await see('.panel .tag:text-is("task")');
 });
 
 test("a run started from the dashboard goes from running to completed without a reload", async () => {
@@ -275,6 +313,16 @@ test("hostile names, bodies and addresses stay text", async () => {
   forgive(/status of 400/);
 });
 
+test("a run or workflow that does not exist is reported once, with a way back", async () => {
+  for (const [place, id] of [["runs", "run_01jz8k3w9mz6xq4v7n5t2c0b1d"], ["workflows", "nothing"]]) {
+    await go(`/${place}/${id}`);
+    await see(".problem >> text=not_found");
+    await see(`.crumbs a[href="#/${place}"]`);
+    await see(".connection.idle");
+  }
+  forgive(/status of 404/);
+});
+
 test("the content security policy blocks injected content, and the dashboard never violates it", async () => {
   await go("/runs");
   await see("tr[data-run]");
@@ -298,15 +346,30 @@ test("the dashboard asks for the key of a server, and gets live updates with it"
   const options = { stdio: ["ignore", "pipe", "ignore"], env: { ...process.env, ONWARD_ADMIN_KEY: key } };
   const guarded = spawn(process.env.ONWARD_BINARY, ["serve", "--listen", "127.0.0.1:0", "--data", folder], options);
   const tab = await open({ width: 1360, height: 900 }, "light");
+  const requests = [];
+  tab.on("response", (response) => response.url().includes("/api/") && requests.push(`${response.status()} ${new URL(response.url()).pathname}`));
   try {
     const origin = await ready(guarded);
     await tab.goto(`${origin}/#/runs`);
-    await tab.locator("main input[type=password]").fill("not the key");
-    await tab.getByRole("button", { name: "Open" }).click();
-    await tab.locator("main >> text=This is not a key of this server").waitFor();
-    await tab.locator("main input[type=password]").fill(key);
-    await tab.getByRole("button", { name: "Open" }).click();
+    await tab.locator(".card input[type=password]").fill("not the key");
+    await tab.waitForLoadState("networkidle");
+    assert.deepEqual(requests, ["401 /api/v1/version"], "one request finds out that a key is required");
+    for (const colorScheme of ["light", "dark"]) {
+      await tab.emulateMedia({ colorScheme });
+      await assertLegible(tab, `sign-in, ${colorScheme}`);
+      await tab.screenshot({ path: join(PICTURES, `sign-in-${colorScheme}.png`) });
+    }
+    await tab.getByRole("button", { name: "Sign in" }).click();
+    await tab.locator(".card >> text=This is not the key of this server").waitFor();
+    await assertLegible(tab, "wrong key");
+    await tab.reload();
+    await tab.locator(".card input[type=password]").fill(` ${key} `);
+    assert.equal(await tab.locator(".card [role=alert]").count(), 0, "a wrong key is not kept");
+    requests.splice(0);
+    await tab.getByRole("button", { name: "Sign in" }).click();
     await tab.locator(".connection.live").waitFor();
+    assert.deepEqual(requests.filter((request) => request.startsWith("401")), []);
+    assert.match(await tab.locator(".empty pre").innerText(), /-H "authorization: Bearer \$ONWARD_API_KEY" \\\n/);
     const post = async (path, body) => {
       const headers = { "content-type": "application/json", authorization: `Bearer ${key}` };
       return (await (await fetch(`${origin}/api/v1${path}`, { method: "POST", headers, body: JSON.stringify(body) })).json()).data;
@@ -325,7 +388,7 @@ test("the dashboard asks for the key of a server, and gets live updates with it"
   forgive(/401/);
 });
 
-test("screenshots: light and dark, wide and narrow", async () => {
+test("every view is legible, fits and keeps to the content security policy: light and dark, wide and narrow", async () => {
   await define("showcase", {
     validate: { set: { ok: true } },
     charge: call("/charge", { needs: ["validate"] }),
@@ -337,19 +400,40 @@ test("screenshots: light and dark, wide and narrow", async () => {
   });
   const run = await start("showcase", { order_id: 7 });
   await until(async () => (await api("GET", `/runs/${run}`)).status === "waiting", "it waits");
-  for (const [name, width, height] of [["wide", 1360, 900], ["narrow", 390, 844]]) {
+  const failed = await start("flaky");
+  await until(async () => (await api("GET", `/runs/${failed}`)).status === "failed", "it failed");
+  for (const [name, width, height] of [["wide", 1280, 900], ["narrow", 390, 844]]) {
     for (const scheme of ["light", "dark"]) {
       const page = await open({ width, height }, scheme);
-      for (const [view, hash, sight] of [["runs", "/runs", "tr[data-run]"], ["run", `/runs/${run}`, '.box[data-status="waiting"]'], ["step", `/runs/${run}?step=stock`, ".attempts"], ["workflows", "/workflows", "tr[data-workflow]"]]) {
+      for (const [view, hash, sight, button] of [
+        ["runs", "/runs", "tr[data-run]"],
+        ["no-runs", "/runs?status=pending", ".empty"],
+        ["run", `/runs/${run}`, '.box[data-status="waiting"]'],
+        ["step", `/runs/${run}?step=stock`, ".attempts"],
+        ["skipped", `/runs/${run}?step=refund`, ".skipped"],
+        ["failed", `/runs/${failed}?step=lost`, ".panel .problem"],
+        ["workflows", "/workflows", "tr[data-workflow]"],
+        ["workflow", "/workflows/showcase", ".box"],
+        ["dialog", "/workflows/showcase", ".box", "Trigger"],
+        ["triggers", "/triggers", "tr[data-trigger]"],
+        ["missing", "/runs/run_0", ".problem"],
+      ]) {
         await page.goto(`${origin}/#${hash}`);
         await page.locator(sight).first().waitFor();
+        if (button) await page.getByRole("button", { name: button }).click();
         const overflow = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
         assert.ok(overflow <= 0, `${view} is ${overflow} pixels too wide for ${width}`);
         await page.screenshot({ path: join(PICTURES, `${view}-${name}-${scheme}.png`) });
+        await page.setViewportSize({ width, height: 3000 });
+        await assertLegible(page, `${view}, ${name}, ${scheme}`);
+        await page.setViewportSize({ width, height });
+        assert.equal(await page.evaluate(() => window.violations), undefined, view);
       }
       await page.close();
     }
   }
+  // One view names no run; the browser logs the server's error.
+  forgive(/status of 40[04]/);
 });
 
 test("an unreachable server is shown as offline, and followed again when it is back", async () => {

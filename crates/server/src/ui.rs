@@ -38,8 +38,10 @@ const FILES: &[(&str, &[u8])] = files![
     "src/explain.js",
     "src/graph.js",
     "src/html.js",
+    "src/input.js",
     "src/json.js",
     "src/key.js",
+    "src/kind.js",
     "src/layout.js",
     "src/live.js",
     "src/parts.js",
@@ -66,9 +68,11 @@ const FILES: &[(&str, &[u8])] = files![
     "vendor/signals.js",
 ];
 
-/// The browser loads scripts and styles from this server only, and refuses inline scripts and `eval`. The dashboard
-/// shows data that strangers sent; this is a second defence in addition to escaping.
-const POLICY: &str = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+/// The browser loads scripts, styles, the icon and data from this server only, nothing else from anywhere, and refuses
+/// inline scripts, inline styles and `eval`. The dashboard shows data that strangers sent; this is a second defence in
+/// addition to escaping.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 pub fn routes() -> Vec<Route> {
     let index = get("/", index, "hello", "Show the dashboard (for browsers) or the version of the server")
