@@ -338,8 +338,8 @@ impl Case<'_> {
                 add(json!({ "waiting_on": waiting, "statuses": statuses }));
                 match waiting.is_empty() {
                     false => (Reason::WaitingForDependencies, format!("`{key}` waits for {}", names(&waiting))),
-                    true if !node.is_known() => {
-                        (Reason::WaitingForUpgrade, format!("`{key}` is of a kind this release does not know"))
+                    true if !self.reading.version.plan.is_known(index) => {
+                        (Reason::WaitingForUpgrade, format!("`{key}` has settings this release does not know"))
                     }
                     true => (Reason::PendingDispatch, format!("`{key}` is about to start")),
                 }

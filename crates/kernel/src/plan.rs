@@ -269,14 +269,6 @@ impl wire::Value for Outcomes {
 }
 
 impl Node {
-    /// Whether this release knows the kind of the step. A step of an unknown kind stays pending, and its run waits
-    /// for an upgrade.
-    pub fn is_known(&self) -> bool {
-        !matches!(self.body, None | Some(Body::Unknown { .. }))
-    }
-}
-
-impl Node {
     /// The request, if this is an http step.
     pub fn http(&self) -> Option<&Http> {
         match &self.body {
@@ -316,6 +308,8 @@ pub struct Plan {
     layout: Layout,
     /// For each node, the nodes that link from it, ascending and without repeats.
     dependents: Vec<Vec<u32>>,
+    /// For each node: does this release understand all of it?
+    known: Vec<bool>,
 }
 
 impl Plan {
@@ -339,7 +333,8 @@ impl Plan {
         if !in_range {
             return Err("a group names a node that is not there");
         }
-        let plan = Plan { layout, dependents };
+        let known = layout.nodes.iter().map(|node| node.body.is_some() && !wire::Value::is_newer(node)).collect();
+        let plan = Plan { layout, dependents, known };
         if plan.is_acyclic() { Ok(plan) } else { Err("the links form a cycle") }
     }
 
@@ -349,7 +344,18 @@ impl Plan {
     }
 
     pub fn decode(bytes: &[u8]) -> Result<Plan, wire::Error> {
-        Plan::new(wire::open(FORMAT, bytes)?).map_err(wire::Error::Malformed)
+        let layout: Layout = wire::open(FORMAT, bytes)?;
+        let rest = Layout { nodes: Vec::new(), ..layout.clone() };
+        if wire::Value::is_newer(&rest) {
+            return Err(wire::Error::Newer("plan"));
+        }
+        Plan::new(layout).map_err(wire::Error::Malformed)
+    }
+
+    /// Whether this release understands the step. One that it does not understand stays pending, and its run waits for
+    /// an upgrade.
+    pub fn is_known(&self, step: u32) -> bool {
+        self.known[step as usize]
     }
 
     pub fn layout(&self) -> &Layout {
@@ -423,6 +429,20 @@ mod tests {
         let again = Plan::decode(&plan.encode()).unwrap();
         assert_eq!(plan.layout(), again.layout());
         assert_eq!(again.dependents(0), [1, 2]);
+    }
+
+    #[test]
+    fn m3_a_step_or_a_plan_of_a_later_release_is_not_guessed_at() {
+        let later = Expr::Unknown { number: 99, bytes: bytes::Bytes::new() };
+        let mut with_guard = layout(&[&[], &[0]]);
+        let expr = Expr::Not { args: vec![later] };
+        with_guard.nodes[1].guard = Some(Guard { expr: Some(expr), ..Default::default() });
+        let plan = Plan::decode(&Plan::new(with_guard).unwrap().encode()).unwrap();
+        assert_eq!([plan.is_known(0), plan.is_known(1)], [true, false]);
+
+        let mut with_group = layout(&[&[]]);
+        with_group.groups[0].unknown.keep(&[0x7e, 1]);
+        assert_eq!(Plan::decode(&Plan::new(with_group).unwrap().encode()).err(), Some(wire::Error::Newer("plan")));
     }
 
     #[test]

@@ -24,7 +24,7 @@ words! {
         WaitingForWebhook = "waiting_for_webhook",
         /// The last attempt failed; the next one starts at `details.at`.
         WaitingForRetry = "waiting_for_retry",
-        /// A later release wrote a step of a kind that this release does not know.
+        /// A later release wrote a step that this release does not understand.
         WaitingForUpgrade = "waiting_for_upgrade",
         /// The run completed, or the step succeeded.
         Completed = "completed",

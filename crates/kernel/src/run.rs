@@ -227,7 +227,7 @@ pub enum LoadError {
 impl From<wire::Error> for LoadError {
     fn from(error: wire::Error) -> Self {
         match error {
-            wire::Error::Format(_) => LoadError::Newer,
+            wire::Error::Format(_) | wire::Error::Newer(_) => LoadError::Newer,
             other => LoadError::Damaged(other.to_string()),
         }
     }
@@ -260,6 +260,9 @@ impl Run {
         let mut run = Run::default();
         if let Some(bytes) = snapshot {
             run.state = wire::open(FORMAT, bytes)?;
+            if wire::Value::is_newer(&run.state) {
+                return Err(LoadError::Newer);
+            }
             if run.state.steps.len() != plan.nodes().len() {
                 return Err(LoadError::Damaged("the snapshot and the plan have different steps".into()));
             }
@@ -269,6 +272,9 @@ impl Run {
             let record = Record::open(bytes)?;
             if record.first != run.state.seq + 1 {
                 return Err(LoadError::Damaged(format!("event {} follows event {}", record.first, run.state.seq)));
+            }
+            if wire::Value::is_newer(&record) && !planted_bugs::is(Bug::UnknownEventDropped) {
+                return Err(LoadError::Newer);
             }
             for event in &record.events {
                 run.apply(plan, event, record.at)?;
@@ -393,7 +399,7 @@ impl Run {
                 (Phase::Waiting { deadline }, _) => (WaitKind::Webhook, Some(*deadline)),
                 (Phase::Retrying { at }, _) => (WaitKind::Retry, Some(*at)),
                 (Phase::Ready {}, _) => (WaitKind::Worker, None),
-                (Phase::Pending {}, _) if self.index.parents_left[i] == 0 && !plan.node(i as u32).is_known() => {
+                (Phase::Pending {}, _) if self.index.parents_left[i] == 0 && !plan.is_known(i as u32) => {
                     (WaitKind::Upgrade, None)
                 }
                 _ => continue,
@@ -648,7 +654,7 @@ impl Run {
                 *left -= 1;
                 let join_early = planted_bugs::is(Bug::JoinPerParent);
                 let is_pending = matches!(self.state.steps[*d as usize].phase, Phase::Pending {});
-                if (*left == 0 || join_early) && is_pending && plan.node(*d).is_known() {
+                if (*left == 0 || join_early) && is_pending && plan.is_known(*d) {
                     index.frontier.insert(*d);
                 }
             }
@@ -675,7 +681,7 @@ impl Run {
             if let Some(due) = step.due(node) {
                 index.timers.insert((due, i as u32));
             }
-            if left == 0 && matches!(step.phase, Phase::Pending {}) && node.is_known() {
+            if left == 0 && matches!(step.phase, Phase::Pending {}) && plan.is_known(i as u32) {
                 index.frontier.insert(i as u32);
             }
         }

@@ -19,8 +19,10 @@ const DEPTH_MAX: u32 = 200;
 pub enum Error {
     /// The bytes end in the middle of a value.
     Truncated,
-    /// A number does not fit its field, a text is not UTF-8, or an enum number is unknown.
+    /// A number does not fit its field, or a text is not UTF-8.
     Malformed(&'static str),
+    /// A later release wrote it: a name has a number that this release does not know.
+    Newer(&'static str),
     /// The checksum does not match: the row was damaged.
     Checksum,
     /// A format number this release does not know.
@@ -32,6 +34,7 @@ impl std::fmt::Display for Error {
         match self {
             Error::Truncated => write!(f, "the stored bytes end too early"),
             Error::Malformed(what) => write!(f, "a stored {what} is malformed"),
+            Error::Newer(what) => write!(f, "a stored {what} is of a later release"),
             Error::Checksum => write!(f, "the stored checksum does not match"),
             Error::Format(n) => write!(f, "stored format {n} is newer than this release"),
         }
@@ -130,12 +133,19 @@ impl<'a> Reader<'a> {
 pub trait Value: Sized {
     fn put(&self, number: u32, out: &mut Vec<u8>);
     fn take(raw: Raw<'_>, depth: u32) -> Result<Self, Error>;
+
+    /// M3: does it contain anything that only a later release understands?
+    fn is_newer(&self) -> bool {
+        false
+    }
 }
 
 /// A field of a message: a value with a default, an optional value, or a list of values.
 pub trait Field {
     fn write(&self, number: u32, out: &mut Vec<u8>);
     fn merge(&mut self, raw: Raw<'_>, depth: u32) -> Result<(), Error>;
+    /// See [`Value::is_newer`].
+    fn is_newer(&self) -> bool;
 }
 
 impl<T: Value + Default + PartialEq> Field for T {
@@ -147,6 +157,9 @@ impl<T: Value + Default + PartialEq> Field for T {
     fn merge(&mut self, raw: Raw<'_>, depth: u32) -> Result<(), Error> {
         *self = T::take(raw, depth)?;
         Ok(())
+    }
+    fn is_newer(&self) -> bool {
+        Value::is_newer(self)
     }
 }
 
@@ -160,6 +173,9 @@ impl<T: Value> Field for Option<T> {
         *self = Some(T::take(raw, depth)?);
         Ok(())
     }
+    fn is_newer(&self) -> bool {
+        self.as_ref().is_some_and(Value::is_newer)
+    }
 }
 
 impl<T: Value> Field for Vec<T> {
@@ -171,6 +187,9 @@ impl<T: Value> Field for Vec<T> {
     fn merge(&mut self, raw: Raw<'_>, depth: u32) -> Result<(), Error> {
         self.push(T::take(raw, depth)?);
         Ok(())
+    }
+    fn is_newer(&self) -> bool {
+        self.iter().any(Value::is_newer)
     }
 }
 
@@ -242,6 +261,9 @@ impl<T: Value> Value for Box<T> {
     }
     fn take(raw: Raw<'_>, depth: u32) -> Result<Self, Error> {
         T::take(raw, depth).map(Box::new)
+    }
+    fn is_newer(&self) -> bool {
+        T::is_newer(self)
     }
 }
 
@@ -340,12 +362,15 @@ macro_rules! message {
             fn take(raw: $crate::wire::Raw<'_>, depth: u32) -> Result<Self, $crate::wire::Error> {
                 $crate::wire::Message::read_fields(raw.bytes()?, depth)
             }
+            fn is_newer(&self) -> bool {
+                !self.unknown.is_empty() $(|| $crate::wire::Field::is_newer(&self.$field))*
+            }
         }
     };
 }
 
-/// Declares an enum of numbered variants, each with numbered fields. A variant that this release does not know
-/// becomes `Unknown` with its bytes, and encodes back to the same bytes.
+/// Declares an enum of numbered variants, each with numbered fields. A variant that this release does not know,
+/// or that has a field it does not know, becomes `Unknown` with its bytes, and encodes back to the same bytes.
 #[macro_export]
 macro_rules! choice {
     ($(#[$meta:meta])* pub enum $name:ident {
@@ -382,7 +407,10 @@ macro_rules! choice {
                         while let Some((number, _raw, _)) = fields.field()? {
                             match number {
                                 $($number => $crate::wire::Field::merge(&mut $field, _raw, _depth)?,)*
-                                _ => {}
+                                _ => {
+                                    let bytes = bytes::Bytes::copy_from_slice(inner);
+                                    return Ok($name::Unknown { number: $vnumber, bytes });
+                                }
                             }
                         }
                         Ok($name::$variant { $($field),* })
@@ -398,6 +426,12 @@ macro_rules! choice {
             }
             fn take(raw: $crate::wire::Raw<'_>, depth: u32) -> Result<Self, $crate::wire::Error> {
                 $crate::wire::Message::read_fields(raw.bytes()?, depth)
+            }
+            fn is_newer(&self) -> bool {
+                match self {
+                    $($name::$variant { $($field),* } => false $(|| $crate::wire::Field::is_newer($field))*,)*
+                    $name::Unknown { .. } => true,
+                }
             }
         }
     };
@@ -436,7 +470,7 @@ macro_rules! names {
             fn take(raw: $crate::wire::Raw<'_>, _: u32) -> Result<Self, $crate::wire::Error> {
                 let number = raw.varint()?;
                 Self::ALL.iter().copied().find(|v| *v as u64 == number)
-                    .ok_or($crate::wire::Error::Malformed(stringify!($name)))
+                    .ok_or($crate::wire::Error::Newer(stringify!($name)))
             }
         }
     };
@@ -497,6 +531,30 @@ mod tests {
         let seen = Small::decode(&two.encode()).unwrap();
         assert!(matches!(seen, Small::Unknown { number: 2, .. }));
         assert_eq!(Large::decode(&seen.encode()), Ok(two));
+    }
+
+    #[test]
+    fn m3_what_a_later_release_wrote_is_recognised_at_any_depth() {
+        choice! { pub enum Wider { 1 => One { 1 => x: u32, 2 => y: String } } }
+        names! { pub enum Few { A = 1 "a" } }
+        names! { pub enum Many { A = 1 "a", B = 2 "b" } }
+        message! { pub struct Holder { 1 => inner: Vec<Small>, 2 => old: Option<Box<Old>> } }
+        message! { pub struct NewHolder { 1 => inner: Vec<Wider>, 2 => old: Option<Box<New>> } }
+        message! { pub struct FewHolder { 1 => name: Few } }
+        message! { pub struct ManyHolder { 1 => name: Many } }
+
+        let plain = NewHolder { inner: vec![Wider::One { x: 1, y: String::new() }], ..Default::default() };
+        assert!(!Value::is_newer(&Holder::decode(&plain.encode()).unwrap()));
+        let wide = NewHolder { inner: vec![Wider::One { x: 1, y: "y".into() }], ..Default::default() };
+        let nested = NewHolder { old: Some(Box::new(new())), ..Default::default() };
+        for newer in [wide, nested] {
+            let seen = Holder::decode(&newer.encode()).unwrap();
+            assert!(Value::is_newer(&seen), "{seen:?}");
+            assert_eq!(NewHolder::decode(&seen.encode()), Ok(newer), "and nothing of it is lost");
+        }
+        let named = ManyHolder { name: Many::B, ..Default::default() };
+        assert_eq!(FewHolder::decode(&named.encode()), Err(Error::Newer("Few")));
+        assert_eq!((Few::parse("b"), Many::parse("b")), (None, Some(Many::B)));
     }
 
     #[test]

@@ -116,6 +116,10 @@ impl Case<'_> {
                     self.say(Code::RecordNewer, format!("record {number} has format {format}"));
                     return Ok(None);
                 }
+                Err(error @ wire::Error::Newer(_)) => {
+                    self.say(Code::RecordNewer, format!("record {number}: {error}"));
+                    return Ok(None);
+                }
                 Err(error) => {
                     self.say(Code::RecordDamaged, format!("record {number}: {error}"));
                     return Ok(None);

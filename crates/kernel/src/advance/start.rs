@@ -170,7 +170,7 @@ impl AdvanceState<'_> {
                     self.emit(Event::WaitOpened { step, deadline, seen });
                 }
             }
-            Some(Body::Unknown { .. }) | None => debug_assert!(false, "never in the frontier, see `Node::is_known`"),
+            Some(Body::Unknown { .. }) | None => debug_assert!(false, "never in the frontier, see `Plan::is_known`"),
         }
         true
     }

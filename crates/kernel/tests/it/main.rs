@@ -10,10 +10,10 @@ use kernel::event::{
 };
 use kernel::expr::Seen;
 use kernel::plan::{Body, Concurrency, Form, Group, Layout, Level, Node, Notify, Occasion, TaskBody, Verdict};
-use kernel::run::{Pause, Phase, State, Step};
+use kernel::run::{LoadError, Pause, Phase, State, Step};
 use kernel::template::{Part, Template};
 use kernel::wire::{self, Message};
-use kernel::{Event, Payload, Plan, Record, RunId, RunStatus, Span, Timestamp, TriggerId, WorkflowId};
+use kernel::{Event, Payload, Plan, Record, Run, RunId, RunStatus, Span, Timestamp, TriggerId, WorkflowId};
 use std::path::PathBuf;
 
 fn golden(name: &str) -> PathBuf {
@@ -326,6 +326,24 @@ fn i41_records_of_release_0_4_are_read() {
     let record = Record { at: Timestamp(1_790_000_000_000_001), first: 42, events, ..Default::default() };
     let bytes = check("record-0.4.hex", &record.seal());
     assert_eq!(Record::open(&bytes), Ok(record));
+}
+
+#[test]
+fn m3_a_run_with_records_or_a_snapshot_of_a_later_release_is_newer_and_not_damaged() {
+    let noop = Node { key: "a".into(), body: Some(Body::Noop {}), ..Default::default() };
+    let groups = vec![Group { nodes: vec![0], ..Default::default() }];
+    let plan = Plan::new(Layout { nodes: vec![noop], groups, ..Default::default() }).unwrap();
+    let created = || vec![Event::Created { origin: Box::default() }];
+    let mut record = Record { at: Timestamp(1), first: 1, events: created(), ..Default::default() };
+    let run = Run::load(&plan, None, &[record.seal()]).expect("this release wrote it");
+    // Field 63 with the number 1.
+    record.unknown.keep(&[0x7e, 1]);
+    assert_eq!(Run::load(&plan, None, &[record.seal()]).err(), Some(LoadError::Newer));
+    let mut state = run.state;
+    state.steps[0].unknown.keep(&[0x7e, 1]);
+    let snapshot = wire::seal(kernel::run::FORMAT, &state);
+    assert_eq!(Run::load(&plan, Some(&snapshot), &[]).err(), Some(LoadError::Newer));
+    assert_eq!(LoadError::from(wire::Error::Newer("Verdict")), LoadError::Newer);
 }
 
 #[test]
