@@ -10,6 +10,8 @@ import { Lasting, readClock, When } from "./time.js";
 import { TriggerButton } from "./trigger.js";
 
 const PAGE = 50;
+/** Every form but single tasks. */
+const WORKFLOW_FORMS = "graph,steps,transitions,script";
 
 export function Runs({ parameters }) {
   const { status = "", workflow = "", cursor = "" } = parameters;
@@ -22,7 +24,7 @@ export function Runs({ parameters }) {
   const is_new = runs?.length === 0 && !is_filtered;
   useLive(RUN_CHANGES, async (isOver) => {
     try {
-      const [page] = await Promise.all([get("/runs", { status, workflow, cursor, limit: PAGE }), readClock()]);
+      const [page] = await Promise.all([get("/runs", { status, workflow, form: WORKFLOW_FORMS, cursor, limit: PAGE }), readClock()]);
       if (isOver()) return;
       setState({ runs: page.data, next: page.next });
       if (!workflows || (!page.data.length && !is_filtered)) setWorkflows(await all("/workflows"));

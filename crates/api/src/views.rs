@@ -95,6 +95,15 @@ pub struct RunSummary {
     pub error_code: Option<String>,
 }
 
+/// A run that is not in a list because its stored data cannot be read.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct UnreadableView {
+    pub run_id: String,
+    /// `run_damaged` or `run_needs_upgrade`.
+    pub code: String,
+    pub message: String,
+}
+
 /// A run with its steps.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct RunView {

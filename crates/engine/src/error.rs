@@ -78,6 +78,13 @@ pub enum Error {
     InUse(String),
 }
 
+impl Error {
+    /// The stored run itself cannot be read, so a list goes on without it.
+    pub fn is_unreadable_run(&self) -> bool {
+        matches!(self, Error::Damaged(_) | Error::Newer)
+    }
+}
+
 impl From<store::Error> for Error {
     fn from(error: store::Error) -> Self {
         match error {

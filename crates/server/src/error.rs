@@ -42,6 +42,10 @@ impl Refusal {
         self.0.code
     }
 
+    pub fn into_problem(self) -> Problem {
+        self.0.problem
+    }
+
     fn retry_after(mut self, seconds: u32) -> Refusal {
         self.0.retry_after = Some(seconds);
         self
@@ -153,8 +157,7 @@ impl From<engine::Error> for Refusal {
             Error::Undone => Refusal::new(Code::StorageUnavailable, message).hint("nothing was changed; try again"),
             Error::Items(items) => {
                 let problem = |(index, error): (usize, Error)| {
-                    let Refusal(inner) = Refusal::from(error);
-                    let mut problem = inner.problem;
+                    let mut problem = Refusal::from(error).into_problem();
                     let field = problem.at.take().map_or(String::new(), |at| match at.path.as_str() {
                         "Idempotency-Key" => ".idempotency_key".into(),
                         other => format!(".{other}"),

@@ -3,13 +3,14 @@
 pub mod graph;
 pub mod tasks;
 
+use crate::Refusal;
 use api::{
     ActionView, CauseView, DeliveryView, EventView, ExplainView, FailureView, PauseView, RunSummary, RunView, SkipView,
-    StepView, TriggerDetail, TriggerView, WaitingView, WorkflowView, rfc3339,
+    StepView, TriggerDetail, TriggerView, UnreadableView, WaitingView, WorkflowView, rfc3339,
 };
 use engine::Engine;
 use engine::explain::Explanation;
-use engine::services::Reading;
+use engine::services::{Reading, UnreadableRun};
 use kernel::event::{Because, Pair};
 use kernel::plan::Node;
 use kernel::run::{Phase, Step, WaitKind};
@@ -123,6 +124,11 @@ pub fn summary(row: &RunRow) -> RunSummary {
         expires_at: rfc3339(row.expires_at),
         error_code: row.error_code.clone(),
     }
+}
+
+pub fn unreadable(left_out: &UnreadableRun) -> UnreadableView {
+    let problem = Refusal::from(left_out.error.clone()).into_problem();
+    UnreadableView { run_id: left_out.run.to_string(), code: problem.code, message: problem.message }
 }
 
 pub fn run(reading: &Reading) -> RunView {

@@ -395,7 +395,7 @@ impl MemoryRun {
             && (filter.statuses.is_empty() || filter.statuses.contains(&row.status))
             && filter.workflow.is_none_or(|workflow| workflow == row.workflow)
             && filter.except.is_none_or(|except| except != row.workflow || filter.workflow == Some(except))
-            && filter.form.is_none_or(|form| form == row.form)
+            && (filter.forms.is_empty() || filter.forms.contains(&row.form))
             && filter.labels.iter().all(|label| self.labels.contains(label))
             && filter.since.is_none_or(|since| row.created_at >= since)
             && filter.until.is_none_or(|until| row.created_at < until)
@@ -457,14 +457,14 @@ impl JournalStore for MemoryStore {
         self.answer(move |c| c.visible_run((org, run)).map(|stored| stored.row.clone()))
     }
 
-    fn runs<'a>(&'a self, org: OrgId, filter: &'a RunFilter) -> Call<'a, Vec<RunRow>> {
+    fn runs<'a>(&'a self, org: OrgId, filter: &'a RunFilter) -> Call<'a, Vec<ListedRun>> {
         self.answer(move |c| {
             let of_org = c.runs.range((org, RunId([0; 16]))..=(org, RunId([255; 16]))).rev();
             of_org
                 .map(|(_, stored)| stored)
                 .filter(|stored| stored.matches(filter))
                 .take(filter.limit)
-                .map(|stored| stored.row.clone())
+                .map(|stored| Ok(stored.row.clone()))
                 .collect()
         })
     }

@@ -331,7 +331,7 @@ impl JournalStore for PostgresStore {
         on!(self.read(|s| lists::run(s, org, run)))
     }
 
-    fn runs<'a>(&'a self, org: OrgId, filter: &'a RunFilter) -> Call<'a, Vec<RunRow>> {
+    fn runs<'a>(&'a self, org: OrgId, filter: &'a RunFilter) -> Call<'a, Vec<ListedRun>> {
         let filter = filter.clone();
         on!(self.read(|s| lists::runs(s, org, &filter)))
     }

@@ -228,7 +228,7 @@ impl JournalStore for SqliteStore {
         })
     }
 
-    fn runs<'a>(&'a self, org: OrgId, filter: &'a RunFilter) -> Call<'a, Vec<RunRow>> {
+    fn runs<'a>(&'a self, org: OrgId, filter: &'a RunFilter) -> Call<'a, Vec<ListedRun>> {
         let filter = filter.clone();
         self.read(move |connection, _| lists::runs(connection, org, &filter))
     }

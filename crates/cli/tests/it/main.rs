@@ -14,6 +14,7 @@ mod batch;
 mod chaos;
 mod cli;
 mod crash;
+mod damaged;
 mod dashboard;
 mod deletion;
 mod editing;
