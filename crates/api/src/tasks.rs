@@ -574,6 +574,9 @@ pub struct TypeView {
     pub leased: u32,
     /// How many workers claimed the type recently.
     pub workers: u32,
+    /// How many single tasks wait for their next attempt; only in the response for a single type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retrying: Option<u64>,
     #[schemars(extend("format" = "date-time"))]
     pub created_at: String,
     #[schemars(extend("format" = "date-time"))]

@@ -257,9 +257,9 @@ impl Route {
     pub fn refusals(&self) -> BTreeMap<u16, Vec<Code>> {
         use Code::*;
         let mut codes = self.codes.clone();
-        codes.push(Internal);
+        codes.extend([Internal, MissingHost]);
         if !self.is_open {
-            codes.extend([MissingHost, HostNotAllowed, ForeignOrigin]);
+            codes.extend([HostNotAllowed, ForeignOrigin]);
         }
         if self.needs_key() {
             codes.extend([KeyRequired, KeyInvalid]);

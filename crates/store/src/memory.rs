@@ -230,8 +230,17 @@ impl Contents {
         if self.live_workflows(row.org).any(|w| w.name == row.name) {
             return Ok(Err(NameTaken::Name));
         }
-        let is_free = |slug: &String| self.live_workflows(row.org).all(|w| w.slug != *slug);
-        let slug = if *slug_is_given { Some(row.slug.clone()).filter(is_free) } else { slugs(&row.slug).find(is_free) };
+        if self.live_workflows(row.org).any(|w| w.slug == row.name) {
+            return Ok(Err(NameTaken::NameIsSlug));
+        }
+        let is_slug = |slug: &String| self.live_workflows(row.org).any(|w| w.slug == *slug);
+        let is_name = |slug: &String| self.live_workflows(row.org).any(|w| w.name == *slug);
+        let slug = match slug_is_given {
+            true if is_slug(&row.slug) => return Ok(Err(NameTaken::Slug)),
+            true if is_name(&row.slug) => return Ok(Err(NameTaken::SlugIsName)),
+            true => Some(row.slug.clone()),
+            false => slugs(&row.slug).find(|slug| !is_slug(slug) && !is_name(slug)),
+        };
         let Some(slug) = slug else { return Ok(Err(NameTaken::Slug)) };
         if !self.put_owned(row.org, row.id, trigger.as_ref()) {
             return Ok(Err(NameTaken::Path));
@@ -259,6 +268,12 @@ impl Contents {
         }
         if has_other(|one, other| one.slug == other.slug) {
             return Edited::Taken(NameTaken::Slug);
+        }
+        if row.name != seen.name && has_other(|one, other| one.slug == other.name) {
+            return Edited::Taken(NameTaken::NameIsSlug);
+        }
+        if row.slug != seen.slug && has_other(|one, other| one.name == other.slug) {
+            return Edited::Taken(NameTaken::SlugIsName);
         }
         let wanted = match trigger {
             OwnTrigger::Put(wanted) => Some(&**wanted),

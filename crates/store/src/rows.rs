@@ -441,6 +441,10 @@ pub struct NewWorkflow {
 pub enum NameTaken {
     Name,
     Slug,
+    /// Another workflow has the name as its slug.
+    NameIsSlug,
+    /// Another workflow has the slug as its name.
+    SlugIsName,
     /// The path of its webhook.
     Path,
     /// An earlier request with the idempotency key created this workflow.

@@ -27,6 +27,7 @@ mod http;
 mod kill;
 mod large;
 mod leases;
+mod lists;
 mod openapi;
 mod postgres;
 mod promises;

@@ -66,8 +66,11 @@ pub fn routes() -> Vec<Route> {
             .answers::<ReplayedView>(201, "the new run")
             .answers::<ReplayedView>(200, "the run that an earlier request with this key started")
             .refuses(&[Code::WorkflowDisabled, Code::RunDeleted, Code::ConcurrencyKeyUnresolved]),
-        get("/api/v1/runs/{run}/steps", steps, "list_steps", "List the steps of a run, in the order of the definition")
-            .shaped(200, "all steps", ResponseShape::Page(|g| g.subschema_for::<StepView>())),
+        get("/api/v1/runs/{run}/steps", steps, "list_steps", "List the steps of a run with all attempts").shaped(
+            200,
+            "all steps",
+            ResponseShape::Page(|g| g.subschema_for::<StepView>()),
+        ),
         get("/api/v1/runs/{run}/events", events, "list_events", "List the events of a run, in order")
             .query(&[AFTER, params::LIMIT])
             .shaped(200, "one page", ResponseShape::Page(|g| g.subschema_for::<EventView>())),
@@ -198,7 +201,9 @@ pub async fn show_of_workflow(app: State, Path((workflow, run)): Path<(String, S
 }
 
 pub async fn steps(app: State, Path(run): Path<String>) -> Answer {
-    Ok(page(views::steps(&read(&app, &run).await?), None))
+    let reading = read(&app, &run).await?;
+    let history = app.engine.runs.history(app.org(), reading.row.id).await?.unwrap_or_default();
+    Ok(page(views::steps(&reading, &history), None))
 }
 
 pub async fn events(app: State, query: Query, Path(run): Path<String>) -> Answer {

@@ -99,6 +99,14 @@ async fn submit(app: State, headers: HeaderMap, body: Body) -> Answer {
             Refusal::new(Code::InvalidHeader, "a list has an `idempotency_key` for each task instead of the header");
         return Err(refusal.at("Idempotency-Key"));
     }
+    let is_too_large =
+        |request: &TaskRequest| request.payload.as_ref().is_some_and(|p| p.get().len() > body::PAYLOAD_MAX);
+    if let Some(index) = requests.iter().position(is_too_large) {
+        let place = ItemPosition { index: is_list.then_some(index) };
+        let message = format!("the payload is larger than {} bytes", body::PAYLOAD_MAX);
+        let refusal = Refusal::new(Code::TooLarge, message).hint("store the data elsewhere and send its address");
+        return Err(refusal.at(place.path("payload")));
+    }
     let now = app.engine.now();
     let mut problems = Vec::new();
     let mut tasks = Vec::with_capacity(requests.len());
@@ -180,12 +188,15 @@ struct ItemPosition {
 
 impl ItemPosition {
     fn of(&self, field: &str) -> Option<At> {
-        let path = match (self.index, field) {
+        Some(At { path: self.path(field), line: None, column: None })
+    }
+
+    fn path(&self, field: &str) -> String {
+        match (self.index, field) {
             (None, field) => field.to_owned(),
             (Some(i), "") => format!("[{i}]"),
             (Some(i), field) => format!("[{i}].{field}"),
-        };
-        Some(At { path, line: None, column: None })
+        }
     }
 }
 
@@ -212,10 +223,6 @@ fn check_task(
     let fingerprint = key.map(|_| fingerprint(&request));
     let payload = match &request.payload {
         None => Bytes::from_static(b"null"),
-        Some(raw) if raw.get().len() > body::PAYLOAD_MAX => {
-            add_problem("payload", format!("the payload is larger than {} bytes", body::PAYLOAD_MAX));
-            Bytes::new()
-        }
         Some(raw) => Bytes::copy_from_slice(raw.get().as_bytes()),
     };
     if request.priority.is_some_and(|priority| priority > PRIORITY_MAX) {

@@ -199,8 +199,7 @@ impl Tasks {
             Some(prefix) => {
                 let types = self.core.store.task_types(org, prefix, None, TYPES_MAX + 1).await?;
                 if types.len() > TYPES_MAX {
-                    let message = format!("more than {TYPES_MAX} types begin with `{prefix}`");
-                    return Err(Error::Refused(message));
+                    return Err(Error::TooManyTypes(prefix.to_owned()));
                 }
                 types.into_iter().map(|row| row.name).collect()
             }
@@ -241,7 +240,7 @@ impl Tasks {
     pub async fn delete(&self, org: OrgId, key: TaskKey, actor: String) -> Result<(), Error> {
         self.get(org, key).await?.ok_or(Error::NotFound("task"))?;
         if key.step.is_some() {
-            return Err(Error::Refused("a step of a run cannot be deleted; delete or cancel its run".into()));
+            return Err(Error::RunOpen("a step of a run cannot be deleted; delete or cancel its run".into()));
         }
         self.runs.cancel(org, key.run, actor, "deleted".into()).await?;
         let hidden = self.core.store.hide(org, key.run, self.core.now()).await;
