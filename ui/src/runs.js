@@ -11,6 +11,8 @@ import { Lasting, readClock, When } from "./time.js";
 import { TriggerButton, useExampleInput } from "./trigger.js";
 
 const PAGE = 50;
+/** Every form but single tasks. */
+const WORKFLOW_FORMS = "graph,steps,transitions,script";
 
 export function Runs({ parameters }) {
   const { status = "", workflow = "", cursor = "" } = parameters;
@@ -23,7 +25,7 @@ export function Runs({ parameters }) {
   const is_new = runs?.length === 0 && !is_filtered;
   useLive(RUN_CHANGES, async (isOver) => {
     try {
-      const [page] = await Promise.all([get("/runs", { status, workflow, cursor, limit: PAGE }), readClock()]);
+      const [page] = await Promise.all([get("/runs", { status, workflow, form: WORKFLOW_FORMS, cursor, limit: PAGE }), readClock()]);
       if (isOver()) return;
       setState({ runs: page.data, next: page.next });
       if (!workflows || (!page.data.length && !is_filtered)) setWorkflows(await all("/workflows"));

@@ -78,7 +78,7 @@ codes! {
     MalformedId = 400 "malformed_id",
     /// The path is not percent-encoded UTF-8.
     MalformedPath = 400 "malformed_path",
-    /// The request has no valid `Host` header.
+    /// The request has no valid `Host` header, or more than one.
     MissingHost = 400 "missing_host",
     /// The server requires its admin key: `Authorization: Bearer <key>`.
     KeyRequired = 401 "key_required",

@@ -39,6 +39,9 @@ pub struct Data<T> {
 pub struct Page<T> {
     pub data: Vec<T>,
     pub next: Option<String>,
+    /// In lists of runs and tasks: those of this page that cannot be read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unreadable: Vec<UnreadableView>,
 }
 
 /// An instant as the API writes it: RFC 3339 in UTC, to the microsecond, without trailing zeros.

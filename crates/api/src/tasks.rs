@@ -181,13 +181,11 @@ pub struct BulkFilter {
     /// `key:value`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// Created at or after this time.
+    /// Created at or after this time: an instant, or how long ago, such as `1h`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("format" = "date-time"))]
     pub since: Option<String>,
-    /// Created before this time.
+    /// Created before this time: an instant, or how long ago.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("format" = "date-time"))]
     pub until: Option<String>,
 }
 
@@ -214,6 +212,9 @@ pub struct BulkView {
     pub changed: usize,
     /// The ids of the first 100 tasks.
     pub tasks: Vec<String>,
+    /// The first 100 tasks that were left out because they cannot be read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unreadable: Vec<crate::UnreadableView>,
     /// More tasks match: send the request again.
     pub more: bool,
 }
@@ -573,6 +574,9 @@ pub struct TypeView {
     pub leased: u32,
     /// How many workers claimed the type recently.
     pub workers: u32,
+    /// How many single tasks wait for their next attempt; only in the response for a single type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retrying: Option<u64>,
     #[schemars(extend("format" = "date-time"))]
     pub created_at: String,
     #[schemars(extend("format" = "date-time"))]

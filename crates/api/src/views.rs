@@ -95,6 +95,15 @@ pub struct RunSummary {
     pub error_code: Option<String>,
 }
 
+/// A run that is not in a list because its stored data cannot be read.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct UnreadableView {
+    pub run_id: String,
+    /// `run_damaged` or `run_needs_upgrade`.
+    pub code: String,
+    pub message: String,
+}
+
 /// A run with its steps.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct RunView {
@@ -199,6 +208,8 @@ pub struct TriggerDetail {
     #[serde(rename = "type")]
     #[schemars(schema_with = "schema::trigger_kind")]
     pub kind: Word,
+    /// The name of the workflow that it starts.
+    pub workflow: String,
     pub workflow_id: String,
     pub enabled: bool,
     pub note: Option<String>,
@@ -322,6 +333,34 @@ pub struct StepView {
     pub error: Option<FailureView>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped_because: Option<SkipView>,
+    /// Every attempt at the step, in order; only in `GET /runs/{run}/steps`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attempts: Vec<AttemptView>,
+}
+
+/// One try at a step.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct AttemptView {
+    /// Its number, from 1 without gaps.
+    pub attempt: u32,
+    /// `running`, or how the attempt ended.
+    #[schemars(schema_with = "schema::step_status")]
+    pub status: Word,
+    /// Whether the attempt counts against the retry policy of the step.
+    pub charged: bool,
+    /// The worker that leased the task.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worker: Option<String>,
+    /// The status of the HTTP response.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status_code: Option<u16>,
+    pub duration_ms: Option<u64>,
+    #[schemars(extend("format" = "date-time"))]
+    pub started_at: Option<String>,
+    #[schemars(extend("format" = "date-time"))]
+    pub finished_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<FailureView>,
 }
 
 /// Why a step was skipped: its condition was false, or a step it needs did not succeed.

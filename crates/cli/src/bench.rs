@@ -13,6 +13,7 @@ mod queue;
 mod remote;
 mod storage;
 
+use crate::exit;
 use ::kernel::OrgId;
 use engine::{ClockMode, Engine, Options};
 use serde::Serialize;
@@ -122,7 +123,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Ok(server) => server,
         Err(why) => {
             eprintln!("error: {why}");
-            return crate::EXIT_USAGE.into();
+            return exit::USAGE.into();
         }
     };
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
@@ -138,14 +139,14 @@ pub fn run(arguments: Arguments) -> ExitCode {
                     false => print(figures),
                 }
             }
-            if all.iter().all(|figures| figures.ok) { ExitCode::SUCCESS } else { 1.into() }
+            if all.iter().all(|figures| figures.ok) { ExitCode::SUCCESS } else { exit::NO.into() }
         }
     }
 }
 
 fn failed(why: &str) -> ExitCode {
     eprintln!("error: {why}");
-    1.into()
+    exit::NO.into()
 }
 
 async fn measure(arguments: &Arguments, server: Option<String>) -> Result<Vec<Figures>, String> {

@@ -3,6 +3,7 @@
 
 mod bench;
 mod dev;
+mod exit;
 mod node;
 mod problems;
 mod remote;
@@ -66,11 +67,6 @@ enum Command {
     Verify(verify::Arguments),
 }
 
-/// Wrong usage, for most commands.
-const EXIT_USAGE: u8 = 2;
-/// Wrong usage, for commands whose documented exit codes already use 2.
-const EXIT_FLAGS: u8 = 20;
-
 fn main() -> ExitCode {
     match Arguments::try_parse() {
         Ok(arguments) => match arguments.command {
@@ -96,8 +92,8 @@ fn main() -> ExitCode {
             let has_own_codes = std::env::args().nth(1).is_some_and(|command| command == "validate");
             match error.exit_code() {
                 0 => ExitCode::SUCCESS,
-                _ if has_own_codes => EXIT_FLAGS.into(),
-                _ => EXIT_USAGE.into(),
+                _ if has_own_codes => exit::VALIDATE_USAGE.into(),
+                _ => exit::USAGE.into(),
             }
         }
     }
@@ -117,7 +113,7 @@ fn print(bytes: &[u8]) -> ExitCode {
     use std::io::Write;
     match std::io::stdout().write_all(bytes) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::from(74),
+        Err(_) => exit::INPUT_OUTPUT.into(),
     }
 }
 

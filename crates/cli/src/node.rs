@@ -2,6 +2,7 @@
 //! configuration before anything is opened. When the server is ready, it prints one line to standard output;
 //! everything else is a log line on standard error.
 
+use crate::exit;
 use engine::secret::{Secret, Signer};
 use engine::{ClockMode, Engine, HttpOptions, Options};
 use kernel::{Span, Timestamp};
@@ -89,12 +90,6 @@ pub enum AccessMode {
     Key(server::KeyHash),
 }
 
-/// Exit codes.
-const DRAINED: u8 = 0;
-pub const FLAGS: u8 = 2;
-pub const INPUT_OUTPUT: u8 = 74;
-const IN_USE: u8 = 75;
-
 /// Clients that wait for the end of a run must still be able to read how it ended.
 const RETENTION_MIN: Span = Span::from_secs(3600);
 
@@ -107,7 +102,7 @@ pub fn run(config: Result<Config, String>, access_mode: impl FnOnce(&Path) -> Re
         Ok(config) => config,
         Err(message) => {
             eprintln!("error: {message}");
-            return FLAGS.into();
+            return exit::USAGE.into();
         }
     };
     start_logging();
@@ -115,12 +110,12 @@ pub fn run(config: Result<Config, String>, access_mode: impl FnOnce(&Path) -> Re
         Ok(runtime) => runtime,
         Err(error) => {
             eprintln!("error: {error}");
-            return INPUT_OUTPUT.into();
+            return exit::INPUT_OUTPUT.into();
         }
     };
     let outcome = make_folder(&config.data).and_then(|()| access_mode(&config.data));
     let code = match outcome.and_then(|mode| runtime.block_on(serve(config, mode))) {
-        Ok(()) => DRAINED,
+        Ok(()) => exit::OK,
         Err((code, message)) => {
             eprintln!("error: {message}");
             code
@@ -190,14 +185,14 @@ pub type Failure = (u8, String);
 
 async fn serve(config: Config, mode: AccessMode) -> Result<(), Failure> {
     let store = open_store(&config.store).await?;
-    let secret = Secret::open(&config.secret).map_err(|e| (INPUT_OUTPUT, e.to_string()))?;
+    let secret = Secret::open(&config.secret).map_err(|e| (exit::INPUT_OUTPUT, e.to_string()))?;
     if let Location::Postgres(_) = config.store {
         share_secret(&*store, &secret, &config.secret).await?;
     }
     let signer = config.signing_secret.as_deref().map(open_signer).transpose()?;
     let listener = TcpListener::bind(config.listen).await;
-    let listener = listener.map_err(|e| (INPUT_OUTPUT, format!("cannot listen on {}: {e}", config.listen)))?;
-    let address = listener.local_addr().map_err(|e| (INPUT_OUTPUT, e.to_string()))?;
+    let listener = listener.map_err(|e| (exit::INPUT_OUTPUT, format!("cannot listen on {}: {e}", config.listen)))?;
+    let address = listener.local_addr().map_err(|e| (exit::INPUT_OUTPUT, e.to_string()))?;
     let local_url = format!("http://{address}");
     let public_url = config.public_url.unwrap_or_else(|| local_url.clone());
     let access = match mode {
@@ -229,9 +224,9 @@ async fn serve(config: Config, mode: AccessMode) -> Result<(), Failure> {
         retention: config.retention,
     };
     let engine = Engine::open(store, options).await.map_err(|error| match error {
-        engine::Error::Refused(why) => (FLAGS, why),
-        engine::Error::InUse(why) => (IN_USE, why),
-        other => (INPUT_OUTPUT, other.to_string()),
+        engine::Error::Refused(why) => (exit::USAGE, why),
+        engine::Error::InUse(why) => (exit::IN_USE, why),
+        other => (exit::INPUT_OUTPUT, other.to_string()),
     })?;
     let app = App::new(engine.clone(), access);
     let stop = Arc::new(tokio::sync::Notify::new());
@@ -247,7 +242,7 @@ async fn serve(config: Config, mode: AccessMode) -> Result<(), Failure> {
     tracing::info!(data = %config.data.display(), store = %config.store, clock = clock.as_str(), "ready at {local_url}");
     let outcome = tokio::select! {
         () = stop_signal() => Ok(()),
-        why = engine.failed() => Err((INPUT_OUTPUT, why)),
+        why = engine.failed() => Err((exit::INPUT_OUTPUT, why)),
     };
     app.drain();
     if outcome.is_ok() {
@@ -271,7 +266,7 @@ async fn serve(config: Config, mode: AccessMode) -> Result<(), Failure> {
 fn make_folder(data: &Path) -> Result<(), Failure> {
     use std::os::unix::fs::DirBuilderExt;
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(data);
-    made.map_err(|e| (INPUT_OUTPUT, format!("cannot make the data folder {}: {e}", data.display())))
+    made.map_err(|e| (exit::INPUT_OUTPUT, format!("cannot make the data folder {}: {e}", data.display())))
 }
 
 /// The name of this node among the nodes of its database, and the lock on it. The name is the same after a restart, so
@@ -279,13 +274,16 @@ fn make_folder(data: &Path) -> Result<(), Failure> {
 /// runs over and over, so the second one is refused.
 fn node_name(data: &Path) -> Result<(String, Option<File>), Failure> {
     let path = data.join("node.id");
-    let failed = |e: std::io::Error| (INPUT_OUTPUT, format!("cannot use {}: {e}", path.display()));
+    let failed = |e: std::io::Error| (exit::INPUT_OUTPUT, format!("cannot use {}: {e}", path.display()));
     let mut file = File::options().read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             let folder = data.display();
-            return Err((IN_USE, format!("another process uses the data folder {folder}; give each its own `--data`")));
+            return Err((
+                exit::IN_USE,
+                format!("another process uses the data folder {folder}; give each its own `--data`"),
+            ));
         }
         Err(TryLockError::Error(error)) => return Err(failed(error)),
     }
@@ -300,15 +298,15 @@ fn node_name(data: &Path) -> Result<(String, Option<File>), Failure> {
 
 async fn open_store(location: &Location) -> Result<Arc<dyn Store>, Failure> {
     location.open().await.map_err(|error| match error {
-        store::Error::InUse(_) => (IN_USE, error.to_string()),
-        other => (INPUT_OUTPUT, other.to_string()),
+        store::Error::InUse(_) => (exit::IN_USE, error.to_string()),
+        other => (exit::INPUT_OUTPUT, other.to_string()),
     })
 }
 
 /// All processes on one database must derive callback URLs from the same secret: the first process's.
 async fn share_secret(store: &dyn Store, secret: &Secret, path: &Path) -> Result<(), Failure> {
     const NAME: &str = "secret_fingerprint";
-    let failed = |error: store::Error| (INPUT_OUTPUT, error.to_string());
+    let failed = |error: store::Error| (exit::INPUT_OUTPUT, error.to_string());
     let own = secret.fingerprint();
     if store.setting(NAME).await.map_err(failed)?.is_none() {
         store.set_setting(NAME, &own).await.map_err(failed)?;
@@ -316,7 +314,7 @@ async fn share_secret(store: &dyn Store, secret: &Secret, path: &Path) -> Result
     // Another process may have been first.
     match store.setting(NAME).await.map_err(failed)? {
         Some(known) if known != own => Err((
-            FLAGS,
+            exit::USAGE,
             format!(
                 "the secret in {} is not the one of this database; give every process the same `--secret-key-file`",
                 path.display()
@@ -329,8 +327,8 @@ async fn share_secret(store: &dyn Store, secret: &Secret, path: &Path) -> Result
 fn open_signer(path: &Path) -> Result<Signer, Failure> {
     Signer::open(path).map_err(|error| match error.kind() {
         // The file could be read, but its content is not a signing secret.
-        std::io::ErrorKind::InvalidData => (FLAGS, error.to_string()),
-        _ => (INPUT_OUTPUT, format!("cannot read the signing secret {}: {error}", path.display())),
+        std::io::ErrorKind::InvalidData => (exit::USAGE, error.to_string()),
+        _ => (exit::INPUT_OUTPUT, format!("cannot read the signing secret {}: {error}", path.display())),
     })
 }
 

@@ -3,7 +3,8 @@
 //! The key is `ONWARD_ADMIN_KEY`. Without that variable, the first start makes a key and prints it once. The data
 //! folder keeps only its SHA-256, so the key stays valid after a restart and cannot be read back.
 
-use crate::node::{self, AccessMode, ClockArguments, FLAGS, Failure, INPUT_OUTPUT};
+use crate::exit;
+use crate::node::{self, AccessMode, ClockArguments, Failure};
 use server::KeyHash;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -24,7 +25,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
     let given = std::env::var("ONWARD_ADMIN_KEY").ok();
     if let Some(Err(message)) = given.as_deref().map(check) {
         eprintln!("error: {message}");
-        return FLAGS.into();
+        return exit::USAGE.into();
     }
     node::run(node::check(arguments.node, ClockArguments::REAL), |data| match given {
         Some(key) => Ok(AccessMode::Key(KeyHash::of(&key))),
@@ -46,7 +47,8 @@ fn check(key: &str) -> Result<(), String> {
 /// The key of this data folder. If there is none yet, makes one, stores its hash and prints it.
 fn stored_key(data: &Path) -> Result<KeyHash, Failure> {
     let path = data.join("admin.key");
-    let failed = |what: &str, why: &dyn std::fmt::Display| (INPUT_OUTPUT, format!("{what} {}: {why}", path.display()));
+    let failed =
+        |what: &str, why: &dyn std::fmt::Display| (exit::INPUT_OUTPUT, format!("{what} {}: {why}", path.display()));
     match std::fs::read_to_string(&path) {
         Ok(text) => read(&text).ok_or_else(|| failed("cannot use", &"it does not hold the SHA-256 of a key")),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {

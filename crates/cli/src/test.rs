@@ -15,6 +15,7 @@ mod play;
 mod report;
 mod worker;
 
+use crate::exit;
 use coverage::Coverage;
 use files::LoadedSuite;
 use judge::Mismatch;
@@ -47,8 +48,6 @@ pub struct Arguments {
     #[arg(short, long)]
     verbose: bool,
 }
-
-const FAILED: u8 = 1;
 
 /// The time at which a case begins if its file does not set one.
 const NOW: Timestamp = Timestamp::from_millis(1_893_456_000_000); // 2030-01-01T00:00:00Z
@@ -103,10 +102,10 @@ pub fn run(arguments: Arguments) -> ExitCode {
         return usage_error(&format!("cannot write {}: {error}", path.display()));
     }
     match (report.broken, report.passed, report.failed) {
-        (1.., _, _) => crate::EXIT_USAGE.into(),
+        (1.., _, _) => exit::USAGE.into(),
         (0, 0, 0) => usage_error("no case matches `--filter`, so nothing was tested"),
         (0, _, 0) => ExitCode::SUCCESS,
-        (0, _, 1..) => FAILED.into(),
+        (0, _, 1..) => exit::NO.into(),
     }
 }
 
@@ -122,5 +121,5 @@ async fn run_case(loaded: &LoadedSuite, case: Case) -> CaseOutcome {
 
 fn usage_error(message: &str) -> ExitCode {
     eprintln!("error: {message}");
-    crate::EXIT_USAGE.into()
+    exit::USAGE.into()
 }

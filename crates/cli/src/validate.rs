@@ -1,5 +1,6 @@
 //! `onward validate`: shows every problem of a definition in its source text.
 
+use crate::exit;
 use crate::problems;
 use lang::{Diagnostic, Syntax};
 use std::io::Read;
@@ -24,15 +25,13 @@ enum Spelling {
     Yaml,
 }
 
-const INVALID: u8 = 10;
-
 pub fn run(arguments: Arguments) -> ExitCode {
     let name = arguments.file.display().to_string();
     let source = match read(&arguments.file) {
         Ok(source) => source,
         Err(error) => {
             eprintln!("error: cannot read {name}: {error}");
-            return INVALID.into();
+            return exit::INVALID.into();
         }
     };
     let syntax = arguments.syntax.map_or_else(
@@ -53,7 +52,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
             println!("{name}: valid {form}, {steps} steps, {}", hash(&compiled.hash));
         }
     }
-    if compiled.is_ok() { ExitCode::SUCCESS } else { INVALID.into() }
+    if compiled.is_ok() { ExitCode::SUCCESS } else { exit::INVALID.into() }
 }
 
 pub fn read(file: &Path) -> std::io::Result<Vec<u8>> {

@@ -2,7 +2,8 @@
 //!
 //! The problems and the counts go to standard output; progress and errors go to standard error.
 
-use crate::node::{INPUT_OUTPUT, location};
+use crate::exit;
+use crate::node::location;
 use engine::verify::{Counts, Problem, Report, verify};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -28,8 +29,6 @@ pub struct Arguments {
     limit: usize,
 }
 
-const PROBLEMS: u8 = 1;
-
 /// The time between two lines of progress.
 const PROGRESS: Duration = Duration::from_secs(2);
 /// How many runs or records are checked between two reads of the clock.
@@ -40,7 +39,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Ok(location) => location,
         Err(message) => {
             eprintln!("error: {message}");
-            return crate::EXIT_USAGE.into();
+            return exit::USAGE.into();
         }
     };
     let outcome = location.inspect().and_then(|store| verify(&*store, arguments.limit, &mut Progress::start().print()));
@@ -48,7 +47,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Ok(report) => report,
         Err(error) => {
             eprintln!("error: {error}");
-            return INPUT_OUTPUT.into();
+            return exit::INPUT_OUTPUT.into();
         }
     };
     let text = match arguments.json {
@@ -57,7 +56,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
     };
     // A closed pipe is no error: the reader, such as `head`, has seen enough.
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
-    if report.is_clean() { ExitCode::SUCCESS } else { PROBLEMS.into() }
+    if report.is_clean() { ExitCode::SUCCESS } else { exit::NO.into() }
 }
 
 struct Progress {

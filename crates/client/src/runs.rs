@@ -16,8 +16,11 @@ pub struct RunQuery {
     /// One or more statuses, such as `failed,timeout`.
     pub status: Option<String>,
     pub workflow: Option<String>,
+    /// One or more forms, such as `graph,script`; single tasks have the form `task`.
+    pub form: Option<String>,
     /// `key:value`
     pub label: Option<String>,
+    /// A time, or how long ago, such as `1h`.
     pub since: Option<String>,
     pub until: Option<String>,
     pub limit: Option<u32>,
@@ -26,10 +29,11 @@ pub struct RunQuery {
 
 impl Client {
     pub async fn runs(&self, query: &RunQuery) -> Result<Page<RunSummary>> {
-        let RunQuery { status, workflow, label, since, until, limit, cursor } = query;
+        let RunQuery { status, workflow, form, label, since, until, limit, cursor } = query;
         let request = RequestBuilder::get("/runs".into())
             .query("status", status.as_ref())
             .query("workflow", workflow.as_ref())
+            .query("form", form.as_ref())
             .query("label", label.as_ref())
             .query("since", since.as_ref())
             .query("until", until.as_ref())

@@ -66,6 +66,9 @@ pub enum Error {
     /// Errors by item of a request for several things; nothing was changed.
     #[error("{} of the items were refused", .0.len())]
     Items(Vec<(usize, Error)>),
+    /// More types than a list can merge match this pattern.
+    #[error("more types begin with `{0}` than a list can search")]
+    TooManyTypes(String),
     #[error("the type `{0}` is disabled")]
     TypeDisabled(String),
     /// The task's status does not allow the request.
@@ -76,6 +79,13 @@ pub enum Error {
     /// Another process uses the store.
     #[error("{0}")]
     InUse(String),
+}
+
+impl Error {
+    /// The stored run itself cannot be read, so a list goes on without it.
+    pub fn is_unreadable_run(&self) -> bool {
+        matches!(self, Error::Damaged(_) | Error::Newer)
+    }
 }
 
 impl From<store::Error> for Error {

@@ -37,12 +37,12 @@ pub mod workflow_edits;
 pub mod workflows;
 
 pub use outbox::{NOTIFIER, NOTIFIER_NAME, RETRY_EVERY, idempotency};
-pub use run_queries::Reading;
+pub use run_queries::{Reading, UnreadableRun};
 pub use runs::StartedRun;
 pub use subscriptions::{RunEvent, RunEvents, RunSubscription};
 pub use tasks::{
     Bulk, BulkDone, Heartbeat, HeartbeatReply, NewTask, RELEASE, ReportOutcome, Reported, Retried, TaskFilter, TaskKey,
-    TaskReading, TaskReport, TypeChange, TypeView, WorkReply, WorkRequest, status_of, type_id,
+    TaskPage, TaskReading, TaskReport, TypeChange, TypeView, WorkReply, WorkRequest, status_of, type_id,
 };
 pub use triggers::{Key, PREVIEW_MAX};
 pub use webhooks::{Delivered, WebhookEndpoint};

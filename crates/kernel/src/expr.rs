@@ -18,11 +18,14 @@ use crate::wire::{self, Raw};
 use serde_json::Value;
 use std::borrow::Cow;
 use std::cmp::Ordering;
+use std::ops::Range;
 
 /// Longer expressions are refused before they are parsed.
 pub const LEN_MAX: usize = 4 * 1024;
 /// Deeper nesting of `(` and `!` is refused.
 const DEPTH_MAX: u32 = 64;
+/// The hint for a call of a function.
+const FUNCTIONS: &str = "an expression has no functions; it compares values with `==`, `!=`, `<`, `<=`, `>`, `>=` and `in`, joined by `&&`, `||` and `!`";
 
 names! {
     pub enum Op {
@@ -148,16 +151,31 @@ impl Parser<'_, '_, '_> {
             self.pos += 1;
             return Ok(Expr::Not { args: vec![self.not(depth + 1)?] });
         }
+        let (start, known) = (self.pos, self.problems.len());
         let left = self.operand(depth)?;
+        let operand = start..self.pos;
         let Some(op) = self.operator() else {
             return Ok(left);
         };
+        self.hint_at_quotes(operand, known);
+        self.space();
+        let (start, known) = (self.pos, self.problems.len());
         let right = self.operand(depth)?;
+        self.hint_at_quotes(start..self.pos, known);
         if self.operator().is_some() {
             let problem = self.syntax("comparisons do not chain");
             return Err(problem.hint("join two comparisons with `&&`"));
         }
         Ok(Expr::Compare { op, args: vec![left, right] })
+    }
+
+    /// A side of a comparison that is one word names no value. Most likely it is a text without quotes.
+    fn hint_at_quotes(&mut self, operand: Range<usize>, known: usize) {
+        let word = &self.text[operand.clone()];
+        let is_word = !word.is_empty() && word.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '-');
+        if let ([problem], true) = (&mut self.problems[known..], is_word) {
+            problem.hint = Some(format!("a text needs quotes: `'{word}'`"));
+        }
     }
 
     fn operator(&mut self) -> Option<Op> {
@@ -187,7 +205,7 @@ impl Parser<'_, '_, '_> {
             }
             Some(quote @ ('\'' | '"')) => self.string(quote),
             Some(c) if c.is_ascii_digit() || c == '-' => self.number(),
-            Some(c) if c.is_alphabetic() || c == '_' => self.word(),
+            Some(c) if c.is_alphabetic() || c == '_' => self.word(depth),
             Some('=') => {
                 let problem = self.syntax("expected a value, found `=`");
                 Err(problem.hint("equality is written `==`"))
@@ -234,9 +252,12 @@ impl Parser<'_, '_, '_> {
         Ok(Expr::Number { value: Float(value) })
     }
 
-    fn word(&mut self) -> Result<Expr, Problem> {
+    fn word(&mut self, depth: u32) -> Result<Expr, Problem> {
         let (path, end) = path::read(self.text, self.pos)?;
         self.pos = end;
+        if self.text[end..].starts_with('(') {
+            return self.call(path.text, path.at, depth);
+        }
         match path.text {
             "true" => Ok(Expr::Bool { value: true }),
             "false" => Ok(Expr::Bool { value: false }),
@@ -248,6 +269,25 @@ impl Parser<'_, '_, '_> {
                     Expr::Null {}
                 }
             }),
+        }
+    }
+
+    /// Refuses what is written as a function, and goes on with its arguments.
+    fn call(&mut self, name: &str, at: usize, depth: u32) -> Result<Expr, Problem> {
+        let problem = Problem::new("expression_syntax", format!("there is no function `{name}`"), at, name.len());
+        self.problems.push(problem.hint(FUNCTIONS));
+        self.pos += 1;
+        if self.eat(")") {
+            return Ok(Expr::Null {});
+        }
+        loop {
+            self.or(depth + 1)?;
+            if self.eat(")") {
+                return Ok(Expr::Null {});
+            }
+            if !self.eat(",") {
+                return Err(self.syntax("expected `)`"));
+            }
         }
     }
 }

@@ -85,6 +85,26 @@ impl Span {
     }
 }
 
+impl Span {
+    /// For people: `980 ms`, `32 s`, `1.5 s`, `3 m 12 s`, `1 d 4 h`. The largest unit and the next one, rounded down.
+    pub fn readable(self) -> String {
+        let ms = self.millis();
+        let secs = ms / 1_000;
+        let two = |large: u64, unit: &str, small: u64, next: &str| match small {
+            0 => format!("{large} {unit}"),
+            small => format!("{large} {unit} {small} {next}"),
+        };
+        match secs {
+            _ if ms < 1_000 => format!("{ms} ms"),
+            0..60 if ms % 1_000 >= 100 => format!("{secs}.{} s", ms % 1_000 / 100),
+            0..60 => format!("{secs} s"),
+            60..3_600 => two(secs / 60, "m", secs % 60, "s"),
+            3_600..86_400 => two(secs / 3_600, "h", secs / 60 % 60, "m"),
+            _ => two(secs / 86_400, "d", secs / 3_600 % 24, "h"),
+        }
+    }
+}
+
 /// The shortest text that [`Span::parse`] accepts, rounded to milliseconds.
 impl std::fmt::Display for Span {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -136,6 +156,25 @@ mod tests {
         for text in ["-5s", "5", "3w", "1.5h", "", "5 m", "s", "1h30m", "١s", "99999999999999999999d", "400000000000d"]
         {
             assert_eq!(Span::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_span_reads_as_its_two_largest_units() {
+        for (ms, expected) in [
+            (0, "0 ms"),
+            (999, "999 ms"),
+            (1_000, "1 s"),
+            (1_450, "1.4 s"),
+            (32_000, "32 s"),
+            (59_999, "59.9 s"),
+            (60_000, "1 m"),
+            (192_000, "3 m 12 s"),
+            (7_500_000, "2 h 5 m"),
+            (100_800_000, "1 d 4 h"),
+            (1_209_600_000, "14 d"),
+        ] {
+            assert_eq!(Span::from_millis(ms).readable(), expected);
         }
     }
 

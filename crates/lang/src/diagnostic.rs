@@ -9,6 +9,7 @@ use crate::tree::TreeNode;
 use kernel::path::Problem;
 use std::fmt;
 use std::ops::Range;
+use unicode_normalization::UnicodeNormalization;
 
 /// The most problems to list; the others are counted.
 const LISTED_MAX: usize = 1_000;
@@ -217,9 +218,22 @@ pub(crate) fn printable(name: &str) -> String {
     out
 }
 
-/// Control characters and characters that change the text direction.
+/// Characters that make a text look like another: control characters, and characters that cannot be seen or change the
+/// direction of the text (general category Cf, line and paragraph separators, fillers).
 pub(crate) fn is_hostile(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{2028}' | '\u{2029}')
+    c.is_control()
+        || matches!(c,
+            '\u{ad}' | '\u{34f}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{890}'..='\u{891}'
+            | '\u{8e2}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}' | '\u{180b}'..='\u{180f}'
+            | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{feff}'
+            | '\u{ffa0}' | '\u{fff9}'..='\u{fffb}' | '\u{110bd}' | '\u{110cd}' | '\u{13430}'..='\u{1343f}'
+            | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e007f}')
+}
+
+/// A name as it is stored and looked up: composed (NFC), without space around it. So two names that look the same
+/// because one has its accents as separate characters are one name.
+pub fn normalized(name: &str) -> String {
+    name.trim().nfc().collect()
 }
 
 /// `a`, `b` or `c`.

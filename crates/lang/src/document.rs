@@ -4,7 +4,7 @@
 //! or every problem, never a part of a plan.
 
 use crate::codes;
-use crate::diagnostic::{Diagnostic, Draft, Problems, grouped, is_hostile, quoted};
+use crate::diagnostic::{Diagnostic, Draft, Problems, grouped, is_hostile, normalized, quoted};
 use crate::fields::{self, DURATION_MAX, Fields, Shape, Unit, duration};
 use crate::tree::{Tree, TreeNode, Value};
 use crate::trigger::{self, Spec};
@@ -102,7 +102,6 @@ const SHAPE: Shape = Shape {
         "secrets",
         "retry",
         "retries",
-        "timeout",
     ],
     synonyms: &[
         ("jobs", "tasks"),
@@ -110,6 +109,7 @@ const SHAPE: Shape = Shape {
         ("title", "name"),
         ("on", "trigger"),
         ("id", "slug"),
+        ("timeout", "max_duration"),
         ("maxDurationSeconds", "max_duration_seconds"),
     ],
 };
@@ -237,14 +237,14 @@ fn meta(fields: &Fields<'_>, place: &std::ops::Range<usize>, problems: &mut Prob
 }
 
 fn name(node: &TreeNode, problems: &mut Problems<'_>) -> Option<String> {
-    let name = fields::text(node, "name", problems)?.trim();
+    let name = normalized(fields::text(node, "name", problems)?);
     let count = name.chars().count();
     let why = match name.chars().find(|c| is_hostile(*c)) {
         Some(c) => format!("`name` contains the character {}, which cannot be seen", quoted(&c.to_string())),
         None if count == 0 => "`name` is empty".to_owned(),
         None if name.starts_with("onward.") => "names that begin with `onward.` belong to the engine".to_owned(),
         None if count > NAME_MAX => format!("`name` has {} characters, the limit is {NAME_MAX}", grouped(count)),
-        None => return Some(name.to_owned()),
+        None => return Some(name),
     };
     problems.add(codes::INVALID_NAME, &node.span, why);
     None
@@ -281,7 +281,7 @@ fn tags(node: &TreeNode, problems: &mut Problems<'_>) -> Option<Vec<String>> {
                 problems.push(draft.hint("a tag has 1 to 80 visible characters"));
                 return None;
             }
-            Some(tag.to_owned())
+            Some(normalized(tag))
         })
         .collect();
     tags.into_iter().collect()
@@ -310,7 +310,7 @@ fn own_trigger(fields: &Fields<'_>, problems: &mut Problems<'_>) -> Option<Optio
             let cron = fields.require("cron", "`trigger: cron`", &place, problems);
             let none = Fields::default();
             let policies = match fields.get("schedule") {
-                Some(node) => fields::object(node, "schedule", problems)?,
+                Some(node) => fields::object(node, "schedule", problems).unwrap_or(none),
                 None => none,
             };
             policies.check(&Shape::only(&["missed", "missed_window", "overlap", "jitter"]), problems);

@@ -39,9 +39,10 @@ mod yaml;
 pub const LOWERING: u32 = 2;
 
 pub use canonical::{canonical_json, content_hash};
-pub use diagnostic::{Diagnostic, Severity};
+pub use diagnostic::{Diagnostic, Severity, normalized};
 pub use document::{Compiled, Meta, MetaChange, OTHER_FORMS, compile, describe, has_steps};
 pub use json::check_json;
 pub use kernel::plan::Form;
 pub use step::{LATER_KINDS, kinds};
+pub use suggest::nearest;
 pub use tree::{DEFINITION_MAX, DEPTH_MAX, Malformed, Syntax, Tree, read};

@@ -9,7 +9,7 @@ const DISTANCE_MAX: usize = 2;
 const LEN_MAX: usize = 100;
 
 /// The nearest candidate (the first of several at the same distance), if any is near enough.
-pub(crate) fn nearest<'c>(wrong: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
+pub fn nearest<'c>(wrong: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
     let wrong: Vec<char> = wrong.chars().take(LEN_MAX + 1).flat_map(char::to_lowercase).collect();
     if wrong.len() > LEN_MAX {
         return None;

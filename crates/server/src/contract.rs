@@ -70,6 +70,8 @@ pub enum ResponseShape {
     Data(SchemaOf),
     /// `{"data": […], "next": …}`
     Page(SchemaOf),
+    /// The same for runs and tasks, with those that cannot be read.
+    RunPage(SchemaOf),
     /// The type is the whole body.
     Whole(SchemaOf),
     /// Server-sent events; the data of each has this type.
@@ -168,6 +170,13 @@ impl Route {
         route
     }
 
+    /// A list of runs or tasks, see [`ResponseShape::RunPage`].
+    pub fn pages_of_runs<T: JsonSchema>(self) -> Route {
+        let mut route = self.query(&[params::LIMIT, params::CURSOR]);
+        route.answers.push((200, "one page", ResponseShape::RunPage(|g| g.subschema_for::<T>())));
+        route
+    }
+
     pub fn answers<T: JsonSchema>(self, status: u16, about: &'static str) -> Route {
         self.shaped(status, about, ResponseShape::Data(|g| g.subschema_for::<T>()))
     }
@@ -248,9 +257,9 @@ impl Route {
     pub fn refusals(&self) -> BTreeMap<u16, Vec<Code>> {
         use Code::*;
         let mut codes = self.codes.clone();
-        codes.push(Internal);
+        codes.extend([Internal, MissingHost]);
         if !self.is_open {
-            codes.extend([MissingHost, HostNotAllowed, ForeignOrigin]);
+            codes.extend([HostNotAllowed, ForeignOrigin]);
         }
         if self.needs_key() {
             codes.extend([KeyRequired, KeyInvalid]);
@@ -310,10 +319,13 @@ pub mod params {
         || json!({ "type": "string", "pattern": "^[A-Za-z0-9._-]{1,64}:[^\\x00-\\x1f\\x7f-\\x9f]{0,256}$" }),
     )
     .repeated();
-    pub const SINCE: Param =
-        Param::new("since", "created at or after this time", || json!({ "type": "string", "format": "date-time" }));
+    pub const SINCE: Param = Param::new(
+        "since",
+        "created at or after this time, or not longer ago, as `1h`",
+        || json!({ "type": "string" }),
+    );
     pub const UNTIL: Param =
-        Param::new("until", "created before this time", || json!({ "type": "string", "format": "date-time" }));
+        Param::new("until", "created before this time, or longer ago, as `1d`", || json!({ "type": "string" }));
     pub const WORKFLOW: Param =
         Param::new("workflow", "the id, name or slug of a workflow", || json!({ "type": "string" }));
     pub const IDEMPOTENCY_KEY: Param = Param::new(

@@ -42,6 +42,15 @@ impl Refusal {
         self.0.code
     }
 
+    /// Whether the request needs a key, or another one.
+    pub fn lacks_key(&self) -> bool {
+        self.0.status == 401
+    }
+
+    pub fn into_problem(self) -> Problem {
+        self.0.problem
+    }
+
     fn retry_after(mut self, seconds: u32) -> Refusal {
         self.0.retry_after = Some(seconds);
         self
@@ -113,6 +122,16 @@ impl From<engine::Error> for Refusal {
             Error::Taken(store::NameTaken::Name) => {
                 Refusal::new(Code::NameTaken, "a workflow of this name exists").hint("choose another name").at("name")
             }
+            Error::Taken(store::NameTaken::NameIsSlug) => {
+                Refusal::new(Code::NameTaken, "this name is the slug of another workflow")
+                    .hint("choose another name: requests name a workflow by either")
+                    .at("name")
+            }
+            Error::Taken(store::NameTaken::SlugIsName) => {
+                Refusal::new(Code::SlugTaken, "this slug is the name of another workflow")
+                    .hint("choose another slug: requests name a workflow by either")
+                    .at("slug")
+            }
             Error::Taken(store::NameTaken::Slug) => {
                 Refusal::new(Code::SlugTaken, "a workflow with this slug exists").hint("choose another slug").at("slug")
             }
@@ -145,6 +164,9 @@ impl From<engine::Error> for Refusal {
                 .hint("only a run that has ended can be deleted; cancel it first"),
             Error::OtherVersion(hash) => Refusal::new(Code::VersionMismatch, message)
                 .hint(format!("it is at {} now; read it again before changing it", crate::views::hash(&hash))),
+            Error::TooManyTypes(_) => Refusal::new(Code::InvalidParameter, message)
+                .hint("use a longer prefix, or leave `type` out")
+                .at("type"),
             Error::TypeDisabled(_) => Refusal::new(Code::TypeDisabled, message)
                 .hint("enable it with `PUT /api/v1/types/{type}` and `{\"enabled\": true}`")
                 .at("type"),
@@ -153,8 +175,7 @@ impl From<engine::Error> for Refusal {
             Error::Undone => Refusal::new(Code::StorageUnavailable, message).hint("nothing was changed; try again"),
             Error::Items(items) => {
                 let problem = |(index, error): (usize, Error)| {
-                    let Refusal(inner) = Refusal::from(error);
-                    let mut problem = inner.problem;
+                    let mut problem = Refusal::from(error).into_problem();
                     let field = problem.at.take().map_or(String::new(), |at| match at.path.as_str() {
                         "Idempotency-Key" => ".idempotency_key".into(),
                         other => format!(".{other}"),

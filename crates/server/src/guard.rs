@@ -22,12 +22,16 @@ pub async fn check(app: &App, request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let is_for_other_systems = path.starts_with("/wh/") || path.starts_with("/webhooks/");
     let admitted = match &app.access {
+        // A proxy in front of this server may have looked at the other one.
+        _ if request.headers().get_all(HOST).iter().nth(1).is_some() => {
+            Err(Refusal::new(Code::MissingHost, "the request has more than one `Host` header"))
+        }
         _ if is_for_other_systems => Ok(()),
         Access::Local { hosts } => admit(hosts, request.uri().host(), request.headers()),
         Access::Key(_) if is_open(path) => Ok(()),
         Access::Key(key) => key.admit(request.headers()),
     };
-    let lacks_key = admitted.is_err() && matches!(app.access, Access::Key(_));
+    let lacks_key = admitted.as_ref().is_err_and(Refusal::lacks_key);
     let mut response = match admitted {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),

@@ -2,7 +2,7 @@
 
 use crate::contract::{Carries, Param, ResponseShape, Route, params};
 use crate::routes;
-use api::{Code, ErrorBody};
+use api::{Code, ErrorBody, UnreadableView};
 use schemars::SchemaGenerator;
 use schemars::generate::{Contract, SchemaSettings};
 use serde_json::{Map, Value, json};
@@ -189,10 +189,14 @@ impl SchemaWriter {
                 let data = data(&mut self.sent).to_value();
                 ("application/json", json!({ "type": "object", "required": ["data"], "properties": { "data": data } }))
             }
-            ResponseShape::Page(item) => {
+            ResponseShape::Page(item) | ResponseShape::RunPage(item) => {
                 let item = item(&mut self.sent).to_value();
-                let properties =
+                let mut properties =
                     json!({ "data": { "type": "array", "items": item }, "next": { "type": ["string", "null"] } });
+                if let ResponseShape::RunPage(_) = shape {
+                    let unreadable = self.sent.subschema_for::<UnreadableView>().to_value();
+                    properties["unreadable"] = json!({ "type": "array", "items": unreadable });
+                }
                 (
                     "application/json",
                     json!({ "type": "object", "required": ["data", "next"], "properties": properties }),

@@ -63,6 +63,11 @@ impl Query {
         self.read(name, "a time such as 2026-11-15T09:00:00Z", api::parse_rfc3339)
     }
 
+    /// A time in the past, for filters: see [`parse_past`].
+    pub fn past(&self, name: &str, now: Timestamp) -> Result<Option<Timestamp>, Refusal> {
+        self.read(name, PAST, |text| parse_past(text, now))
+    }
+
     pub fn span(&self, name: &str, max: Span) -> Result<Option<Span>, Refusal> {
         let expected = format!("a duration such as 500ms or 30s, at most {max}");
         self.read(name, &expected, |text| Span::parse(text).filter(|span| *span <= max))
@@ -72,6 +77,14 @@ impl Query {
     pub fn labels(&self) -> Result<Vec<(String, String)>, Refusal> {
         self.all("label").map(|text| parse_label(text).ok_or_else(|| invalid("label", text, LABEL))).collect()
     }
+}
+
+pub const PAST: &str = "a time such as 2026-11-15T09:00:00Z, or how long ago, such as 1h";
+
+/// An instant, or a duration before `now`.
+pub fn parse_past(text: &str, now: Timestamp) -> Option<Timestamp> {
+    let ago = |span: Span| Timestamp(now.0.saturating_sub_unsigned(span.0));
+    api::parse_rfc3339(text).or_else(|| Span::parse(text).map(ago))
 }
 
 pub const LABEL: &str =
@@ -107,6 +120,18 @@ mod tests {
             assert!(Query::parse(Some(&format!("limit={bad}"))).limit().is_err(), "{bad}");
         }
         assert_eq!(Query::parse(None).limit().unwrap(), LIMIT_DEFAULT);
+    }
+
+    #[test]
+    fn a_filter_takes_an_instant_or_how_long_ago() {
+        let now = api::parse_rfc3339("2026-11-15T09:00:00Z").unwrap();
+        let past = |text: &str| parse_past(text, now).map(api::rfc3339);
+        assert_eq!(past("1h").as_deref(), Some("2026-11-15T08:00:00Z"));
+        assert_eq!(past("2026-11-15T10:00:00+02:00").as_deref(), Some("2026-11-15T08:00:00Z"));
+        for bad in ["yesterday", "-1h", "1w", ""] {
+            assert_eq!(past(bad), None, "{bad}");
+        }
+        assert!(past("99999999999d").is_none_or(|at| at.starts_with('-')), "far beyond the first instant");
     }
 
     #[test]

@@ -1,16 +1,18 @@
 //! Converts what the engine returns into the types of the API.
 
+pub mod attempts;
 pub mod graph;
 pub mod tasks;
 
+use crate::Refusal;
 use api::{
     ActionView, CauseView, DeliveryView, EventView, ExplainView, FailureView, PauseView, RunSummary, RunView, SkipView,
-    StepView, TriggerDetail, TriggerView, WaitingView, WorkflowView, rfc3339,
+    StepView, TriggerDetail, TriggerView, UnreadableView, WaitingView, WorkflowView, rfc3339,
 };
 use engine::Engine;
 use engine::explain::Explanation;
-use engine::services::Reading;
-use kernel::event::{Because, Pair};
+use engine::services::{Reading, UnreadableRun};
+use kernel::event::{Because, Failure, Pair};
 use kernel::plan::Node;
 use kernel::run::{Phase, Step, WaitKind};
 use kernel::{Event, Payload, Plan, Timestamp};
@@ -66,7 +68,7 @@ pub fn workflow(row: &WorkflowRow, definition: Option<Value>, pause: Option<&Wor
     }
 }
 
-pub fn trigger(engine: &Engine, row: &TriggerRow) -> TriggerDetail {
+pub fn trigger(engine: &Engine, row: &TriggerRow, workflow: String) -> TriggerDetail {
     // A config that cannot be parsed is not shown: it may contain a secret.
     let spec = lang::trigger::stored(row.kind, &row.config);
     let mapping = match &spec {
@@ -77,6 +79,7 @@ pub fn trigger(engine: &Engine, row: &TriggerRow) -> TriggerDetail {
         id: row.id.to_string(),
         name: row.name.clone(),
         kind: row.kind.as_str().into(),
+        workflow,
         workflow_id: row.workflow.to_string(),
         enabled: row.enabled,
         note: row.note.clone(),
@@ -125,6 +128,11 @@ pub fn summary(row: &RunRow) -> RunSummary {
     }
 }
 
+pub fn unreadable(left_out: &UnreadableRun) -> UnreadableView {
+    let problem = Refusal::from(left_out.error.clone()).into_problem();
+    UnreadableView { run_id: left_out.run.to_string(), code: problem.code, message: problem.message }
+}
+
 pub fn run(reading: &Reading) -> RunView {
     let Reading { row, version, run, .. } = reading;
     let state = &run.state;
@@ -159,11 +167,7 @@ pub fn run(reading: &Reading) -> RunView {
         },
         input: body,
         output: Value::Null,
-        error: state.failure.as_ref().map(|f| FailureView {
-            code: f.code.clone(),
-            message: f.message.clone(),
-            step: state.culprit.map(key),
-        }),
+        error: state.failure.as_ref().map(|f| failure(f, state.culprit.map(key))),
         failed_steps: reading.failed_steps(),
         unhandled_steps: reading.unhandled_steps(),
         labels: pairs(&state.origin.labels),
@@ -203,8 +207,10 @@ pub fn explanation(reading: &Reading, explanation: Explanation) -> ExplainView {
     }
 }
 
-pub fn steps(reading: &Reading) -> Vec<StepView> {
-    (0..reading.version.plan.nodes().len() as u32).map(|i| step(reading, i, true)).collect()
+/// The steps of a run in the order of the definition, each with its attempts.
+pub fn steps(reading: &Reading, history: &[(u64, Timestamp, Event)]) -> Vec<StepView> {
+    let attempts = attempts::attempts(reading, history).into_iter().enumerate();
+    attempts.map(|(i, attempts)| StepView { attempts, ..step(reading, i as u32, true) }).collect()
 }
 
 /// A step; in a list also its name, needs and condition.
@@ -238,13 +244,14 @@ fn step(reading: &Reading, index: u32, in_list: bool) -> StepView {
         headers: response.map(|r| pairs(&r.headers)).filter(|h| !h.is_empty()),
         body: body.map(|payload| value(reading, payload)),
         is_truncated: body.is_some_and(|payload| payload.truncated),
-        error: state.failure.as_ref().map(|f| FailureView {
-            code: f.code.clone(),
-            message: f.message.clone(),
-            step: None,
-        }),
+        error: state.failure.as_ref().map(|f| failure(f, None)),
         skipped_because: state.because.as_deref().map(|because| skip(reading, node, because)),
+        attempts: Vec::new(),
     }
+}
+
+fn failure(why: &Failure, step: Option<String>) -> FailureView {
+    FailureView { code: why.code.clone(), message: why.message.clone(), step }
 }
 
 /// The time that the executor measured, otherwise the time between start and end.

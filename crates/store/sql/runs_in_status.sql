@@ -8,7 +8,7 @@ WHERE status <> 'completed' AND org = $1 AND id < $2 AND id >= $3
   AND created_at >= $4 AND created_at < $5
   AND status = $6 AND parked = 0
   AND ($7 IS NULL OR workflow <> $7)
-  AND ($8 IS NULL OR form = $8)
+  AND ($8 IS NULL OR form IN (SELECT value FROM json_each($8)))
   AND deleted_at IS NULL
 UNION ALL
 SELECT org, id, workflow, workflow_name, version, hash, form, status, waiting, wake_at, created_at, expires_at,
@@ -18,6 +18,6 @@ WHERE status <> 'completed' AND org = $1 AND id < $2 AND id >= $3
   AND created_at >= $4 AND created_at < $5
   AND status = $6 AND parked = 1
   AND ($7 IS NULL OR workflow <> $7)
-  AND ($8 IS NULL OR form = $8)
+  AND ($8 IS NULL OR form IN (SELECT value FROM json_each($8)))
   AND deleted_at IS NULL
 ORDER BY id DESC LIMIT $9

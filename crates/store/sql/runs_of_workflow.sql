@@ -6,6 +6,6 @@ WHERE org = $1 AND id < $2 AND id >= $3
   AND created_at >= $4 AND created_at < $5
   AND ($6 IS NULL OR status IN (SELECT value FROM json_each($6)))
   AND workflow = $7
-  AND ($8 IS NULL OR form = $8)
+  AND ($8 IS NULL OR form IN (SELECT value FROM json_each($8)))
   AND deleted_at IS NULL
 ORDER BY id DESC LIMIT $9

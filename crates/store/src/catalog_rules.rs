@@ -102,7 +102,13 @@ pub(crate) async fn create_workflow<R: CatalogRows>(
     if rows.workflow(row.org, Unique::Name(&row.name)).await?.is_some() {
         return Ok(Err(NameTaken::Name));
     }
-    let Some(slug) = free_slug(rows, row, *slug_is_given).await? else { return Ok(Err(NameTaken::Slug)) };
+    if rows.workflow(row.org, Unique::Slug(&row.name)).await?.is_some() {
+        return Ok(Err(NameTaken::NameIsSlug));
+    }
+    let slug = match free_slug(rows, row, *slug_is_given).await? {
+        Ok(slug) => slug,
+        Err(taken) => return Ok(Err(taken)),
+    };
     if !put_owned_trigger(rows, row.org, row.id, trigger.as_ref()).await? {
         return Ok(Err(NameTaken::Path));
     }
@@ -116,15 +122,28 @@ pub(crate) async fn create_workflow<R: CatalogRows>(
 }
 
 /// The given slug if it is free. If the slug was not given by the author, the first free one in the order of [`slugs`].
-async fn free_slug<R: CatalogRows>(rows: &R, row: &WorkflowRow, is_given: bool) -> Answer<R::Failure, Option<String>> {
-    let tries = if is_given { 1 } else { usize::MAX };
-    for slug in slugs(&row.slug).take(tries) {
-        let slug = if is_given { row.slug.clone() } else { slug };
-        if rows.workflow(row.org, Unique::Slug(&slug)).await?.is_none() {
-            return Ok(Some(slug));
+async fn free_slug<R: CatalogRows>(
+    rows: &R,
+    row: &WorkflowRow,
+    is_given: bool,
+) -> Answer<R::Failure, Result<String, NameTaken>> {
+    if is_given {
+        return Ok(slug_taken(rows, row.org, &row.slug).await?.map_or(Ok(row.slug.clone()), Err));
+    }
+    for slug in slugs(&row.slug) {
+        if slug_taken(rows, row.org, &slug).await?.is_none() {
+            return Ok(Ok(slug));
         }
     }
-    Ok(None)
+    Ok(Err(NameTaken::Slug))
+}
+
+/// Whether a workflow has this slug, or has it as its name.
+async fn slug_taken<R: CatalogRows>(rows: &R, org: OrgId, slug: &str) -> Answer<R::Failure, Option<NameTaken>> {
+    if rows.workflow(org, Unique::Slug(slug)).await?.is_some() {
+        return Ok(Some(NameTaken::Slug));
+    }
+    Ok(rows.workflow(org, Unique::Name(slug)).await?.map(|_| NameTaken::SlugIsName))
 }
 
 pub(crate) async fn edit_workflow<R: CatalogRows>(rows: &R, edit: &WorkflowEdit) -> Answer<R::Failure, Edited> {
@@ -138,6 +157,13 @@ pub(crate) async fn edit_workflow<R: CatalogRows>(rows: &R, edit: &WorkflowEdit)
     }
     if is_taken(rows.workflow(seen.org, Unique::Slug(&row.slug)).await?) {
         return Ok(Edited::Taken(NameTaken::Slug));
+    }
+    // Names that did not change stay, also if they were taken before this was checked.
+    if row.name != seen.name && is_taken(rows.workflow(seen.org, Unique::Slug(&row.name)).await?) {
+        return Ok(Edited::Taken(NameTaken::NameIsSlug));
+    }
+    if row.slug != seen.slug && is_taken(rows.workflow(seen.org, Unique::Name(&row.slug)).await?) {
+        return Ok(Edited::Taken(NameTaken::SlugIsName));
     }
     let wanted = match trigger {
         OwnTrigger::Put(wanted) => Some(&**wanted),

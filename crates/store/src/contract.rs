@@ -31,8 +31,8 @@ pub trait JournalStore: Send + Sync + 'static {
 
     fn run(&self, org: OrgId, run: RunId) -> Call<'_, Option<RunRow>>;
 
-    /// Runs, newest first.
-    fn runs<'a>(&'a self, org: OrgId, filter: &'a RunFilter) -> Call<'a, Vec<RunRow>>;
+    /// Runs, newest first. A row that cannot be read stands in the list as such.
+    fn runs<'a>(&'a self, org: OrgId, filter: &'a RunFilter) -> Call<'a, Vec<ListedRun>>;
 
     /// Runs that were neither evicted nor ended when the store was last used. Read once at start.
     fn active_runs(&self) -> Call<'_, Vec<(OrgId, RunId)>>;

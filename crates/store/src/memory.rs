@@ -230,8 +230,17 @@ impl Contents {
         if self.live_workflows(row.org).any(|w| w.name == row.name) {
             return Ok(Err(NameTaken::Name));
         }
-        let is_free = |slug: &String| self.live_workflows(row.org).all(|w| w.slug != *slug);
-        let slug = if *slug_is_given { Some(row.slug.clone()).filter(is_free) } else { slugs(&row.slug).find(is_free) };
+        if self.live_workflows(row.org).any(|w| w.slug == row.name) {
+            return Ok(Err(NameTaken::NameIsSlug));
+        }
+        let is_slug = |slug: &String| self.live_workflows(row.org).any(|w| w.slug == *slug);
+        let is_name = |slug: &String| self.live_workflows(row.org).any(|w| w.name == *slug);
+        let slug = match slug_is_given {
+            true if is_slug(&row.slug) => return Ok(Err(NameTaken::Slug)),
+            true if is_name(&row.slug) => return Ok(Err(NameTaken::SlugIsName)),
+            true => Some(row.slug.clone()),
+            false => slugs(&row.slug).find(|slug| !is_slug(slug) && !is_name(slug)),
+        };
         let Some(slug) = slug else { return Ok(Err(NameTaken::Slug)) };
         if !self.put_owned(row.org, row.id, trigger.as_ref()) {
             return Ok(Err(NameTaken::Path));
@@ -259,6 +268,12 @@ impl Contents {
         }
         if has_other(|one, other| one.slug == other.slug) {
             return Edited::Taken(NameTaken::Slug);
+        }
+        if row.name != seen.name && has_other(|one, other| one.slug == other.name) {
+            return Edited::Taken(NameTaken::NameIsSlug);
+        }
+        if row.slug != seen.slug && has_other(|one, other| one.name == other.slug) {
+            return Edited::Taken(NameTaken::SlugIsName);
         }
         let wanted = match trigger {
             OwnTrigger::Put(wanted) => Some(&**wanted),
@@ -395,7 +410,7 @@ impl MemoryRun {
             && (filter.statuses.is_empty() || filter.statuses.contains(&row.status))
             && filter.workflow.is_none_or(|workflow| workflow == row.workflow)
             && filter.except.is_none_or(|except| except != row.workflow || filter.workflow == Some(except))
-            && filter.form.is_none_or(|form| form == row.form)
+            && (filter.forms.is_empty() || filter.forms.contains(&row.form))
             && filter.labels.iter().all(|label| self.labels.contains(label))
             && filter.since.is_none_or(|since| row.created_at >= since)
             && filter.until.is_none_or(|until| row.created_at < until)
@@ -457,14 +472,14 @@ impl JournalStore for MemoryStore {
         self.answer(move |c| c.visible_run((org, run)).map(|stored| stored.row.clone()))
     }
 
-    fn runs<'a>(&'a self, org: OrgId, filter: &'a RunFilter) -> Call<'a, Vec<RunRow>> {
+    fn runs<'a>(&'a self, org: OrgId, filter: &'a RunFilter) -> Call<'a, Vec<ListedRun>> {
         self.answer(move |c| {
             let of_org = c.runs.range((org, RunId([0; 16]))..=(org, RunId([255; 16]))).rev();
             of_org
                 .map(|(_, stored)| stored)
                 .filter(|stored| stored.matches(filter))
                 .take(filter.limit)
-                .map(|stored| stored.row.clone())
+                .map(|stored| Ok(stored.row.clone()))
                 .collect()
         })
     }

@@ -14,6 +14,7 @@
 //! Any thread may call the store. Calls run on the Tokio runtime in which the store was opened, and run to completion
 //! even if the caller stops waiting.
 
+mod admission;
 mod batch_columns;
 mod bench_database;
 mod catalog;
@@ -29,15 +30,16 @@ mod journal;
 mod lists;
 mod migrations;
 mod nodes;
+mod notifications;
 mod partitions;
 mod pool;
 mod rollback_detector;
 mod session;
-mod side_rows;
 mod target;
 mod tasks;
 mod tls;
 mod triggers;
+mod wakeups;
 
 pub use bench_database::BenchDatabase;
 pub use inspect::PostgresInspection;
@@ -331,7 +333,7 @@ impl JournalStore for PostgresStore {
         on!(self.read(|s| lists::run(s, org, run)))
     }
 
-    fn runs<'a>(&'a self, org: OrgId, filter: &'a RunFilter) -> Call<'a, Vec<RunRow>> {
+    fn runs<'a>(&'a self, org: OrgId, filter: &'a RunFilter) -> Call<'a, Vec<ListedRun>> {
         let filter = filter.clone();
         on!(self.read(|s| lists::runs(s, org, &filter)))
     }
@@ -342,15 +344,15 @@ impl JournalStore for PostgresStore {
 
     fn wait<'a>(&'a self, token_hash: &'a [u8; 32]) -> Call<'a, Option<Wait>> {
         let token_hash = *token_hash;
-        on!(self.read(|s| side_rows::wait(s, token_hash)))
+        on!(self.read(|s| wakeups::wait(s, token_hash)))
     }
 
     fn timers(&self, until: Timestamp, limit: usize) -> Call<'_, Vec<Timer>> {
-        on!(self.read(|s| side_rows::timers(s, until, limit)))
+        on!(self.read(|s| wakeups::timers(s, until, limit)))
     }
 
     fn next_timer(&self) -> Call<'_, Option<Timestamp>> {
-        on!(self.read(|s| side_rows::earliest(s, sql!("timer_next"))))
+        on!(self.read(|s| wakeups::earliest(s, sql!("timer_next"))))
     }
 
     fn idempotency_record<'a>(
@@ -373,20 +375,20 @@ impl JournalStore for PostgresStore {
     }
 
     fn grouped_runs(&self) -> Call<'_, Vec<GroupedRun>> {
-        on!(self.read(|s| side_rows::grouped_runs(s)))
+        on!(self.read(|s| admission::grouped_runs(s)))
     }
 
     fn notifications(&self, after: Option<NotificationKey>, limit: usize) -> Call<'_, Vec<NotificationRow>> {
-        on!(self.read(|s| side_rows::notifications(s, after, limit)))
+        on!(self.read(|s| notifications::notifications(s, after, limit)))
     }
 
     fn run_notifications(&self, org: OrgId, run: RunId) -> Call<'_, Vec<NotificationRow>> {
-        on!(self.read(|s| side_rows::run_notifications(s, org, run)))
+        on!(self.read(|s| notifications::run_notifications(s, org, run)))
     }
 
     fn record_notification_error<'a>(&'a self, notification: &'a NotificationRow) -> Call<'a, ()> {
         let notification = notification.clone();
-        on!(self.write(|s| side_rows::record_notification_error(s, &notification)))
+        on!(self.write(|s| notifications::record_notification_error(s, &notification)))
     }
 }
 
@@ -483,19 +485,19 @@ impl CatalogStore for PostgresStore {
 
     fn pause_workflow<'a>(&'a self, pause: &'a WorkflowPause) -> Call<'a, ()> {
         let pause = pause.clone();
-        self.revise(None, move |s| Box::pin(async move { side_rows::pause_workflow(s, &pause).await }))
+        self.revise(None, move |s| Box::pin(async move { admission::pause_workflow(s, &pause).await }))
     }
 
     fn resume_workflow(&self, org: OrgId, workflow: WorkflowId) -> Call<'_, ()> {
-        self.revise(None, move |s| Box::pin(side_rows::resume_workflow(s, org, workflow)))
+        self.revise(None, move |s| Box::pin(admission::resume_workflow(s, org, workflow)))
     }
 
     fn workflow_pause(&self, org: OrgId, workflow: WorkflowId) -> Call<'_, Option<WorkflowPause>> {
-        on!(self.read(|s| side_rows::workflow_pause(s, org, workflow)))
+        on!(self.read(|s| admission::workflow_pause(s, org, workflow)))
     }
 
     fn workflow_pauses(&self) -> Call<'_, Vec<WorkflowPause>> {
-        on!(self.read(|s| side_rows::workflow_pauses(s)))
+        on!(self.read(|s| admission::workflow_pauses(s)))
     }
 
     fn ensure_type<'a>(&'a self, row: &'a TypeRow, definition: Option<&'a StoredDefinition>) -> Call<'a, ()> {
@@ -567,7 +569,7 @@ impl TriggerStore for PostgresStore {
     }
 
     fn next_trigger(&self) -> Call<'_, Option<Timestamp>> {
-        on!(self.read(|s| side_rows::earliest(s, sql!("trigger_next"))))
+        on!(self.read(|s| wakeups::earliest(s, sql!("trigger_next"))))
     }
 
     fn log_deliveries<'a>(&'a self, log: &'a TriggerLog) -> Call<'a, bool> {

@@ -278,6 +278,24 @@ pub struct RunRow {
     pub deleted_at: Option<Timestamp>,
 }
 
+/// A run in a list. One row that cannot be read does not hide the others.
+pub type ListedRun = std::result::Result<RunRow, UnreadableRow>;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnreadableRow {
+    pub id: RunId,
+    /// What is wrong with it.
+    pub what: String,
+}
+
+/// The id of a listed run: the cursor behind it.
+pub fn listed_id(run: &ListedRun) -> RunId {
+    match run {
+        Ok(row) => row.id,
+        Err(unreadable) => unreadable.id,
+    }
+}
+
 /// A concurrency group, stored in the row of every run that belongs to it. Runs with equal ids share the limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConcurrencyGroupRow {
@@ -359,8 +377,8 @@ pub struct RunFilter {
     pub workflow: Option<WorkflowId>,
     /// No runs of this workflow, unless `workflow` names it.
     pub except: Option<WorkflowId>,
-    /// Only runs of workflows of this form.
-    pub form: Option<Form>,
+    /// Runs of workflows of any of these forms; empty means all.
+    pub forms: Vec<Form>,
     /// Runs with all of these labels.
     pub labels: Vec<(String, String)>,
     /// Created at or after this time. A run's id is generated at most [`ID_LAG`] before the run is created.
@@ -423,6 +441,10 @@ pub struct NewWorkflow {
 pub enum NameTaken {
     Name,
     Slug,
+    /// Another workflow has the name as its slug.
+    NameIsSlug,
+    /// Another workflow has the slug as its name.
+    SlugIsName,
     /// The path of its webhook.
     Path,
     /// An earlier request with the idempotency key created this workflow.

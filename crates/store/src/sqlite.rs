@@ -13,6 +13,7 @@
 //! Invariant: one process and one writer. The lock file ensures the first and the mutex around the writer the second;
 //! every check-then-write below relies on both.
 
+mod admission;
 mod catalog;
 mod checkpoints;
 mod columns;
@@ -23,10 +24,10 @@ mod inspect;
 mod journal;
 mod lists;
 mod migrations;
+mod notifications;
 mod open;
 mod readers;
 mod run_heads;
-mod side_rows;
 mod tasks;
 mod triggers;
 mod writer;
@@ -228,7 +229,7 @@ impl JournalStore for SqliteStore {
         })
     }
 
-    fn runs<'a>(&'a self, org: OrgId, filter: &'a RunFilter) -> Call<'a, Vec<RunRow>> {
+    fn runs<'a>(&'a self, org: OrgId, filter: &'a RunFilter) -> Call<'a, Vec<ListedRun>> {
         let filter = filter.clone();
         self.read(move |connection, _| lists::runs(connection, org, &filter))
     }
@@ -285,21 +286,21 @@ impl JournalStore for SqliteStore {
     }
 
     fn grouped_runs(&self) -> Call<'_, Vec<GroupedRun>> {
-        self.read(|connection, _| side_rows::grouped_runs(connection))
+        self.read(|connection, _| admission::grouped_runs(connection))
     }
 
     fn notifications(&self, after: Option<NotificationKey>, count: usize) -> Call<'_, Vec<NotificationRow>> {
-        self.read(move |connection, _| side_rows::notifications(connection, after, count))
+        self.read(move |connection, _| notifications::notifications(connection, after, count))
     }
 
     fn run_notifications(&self, org: OrgId, run: RunId) -> Call<'_, Vec<NotificationRow>> {
-        self.read(move |connection, _| side_rows::run_notifications(connection, org, run))
+        self.read(move |connection, _| notifications::run_notifications(connection, org, run))
     }
 
     fn record_notification_error<'a>(&'a self, notification: &'a NotificationRow) -> Call<'a, ()> {
         let notification = notification.clone();
         self.write(move |writer| {
-            writer.transact(|connection| side_rows::record_notification_error(connection, &notification))
+            writer.transact(|connection| notifications::record_notification_error(connection, &notification))
         })
     }
 }
@@ -399,19 +400,19 @@ impl CatalogStore for SqliteStore {
 
     fn pause_workflow<'a>(&'a self, pause: &'a WorkflowPause) -> Call<'a, ()> {
         let pause = pause.clone();
-        self.write(move |writer| writer.transact(|connection| side_rows::pause_workflow(connection, &pause)))
+        self.write(move |writer| writer.transact(|connection| admission::pause_workflow(connection, &pause)))
     }
 
     fn resume_workflow(&self, org: OrgId, workflow: WorkflowId) -> Call<'_, ()> {
-        self.write(move |writer| writer.transact(|connection| side_rows::resume_workflow(connection, org, workflow)))
+        self.write(move |writer| writer.transact(|connection| admission::resume_workflow(connection, org, workflow)))
     }
 
     fn workflow_pause(&self, org: OrgId, workflow: WorkflowId) -> Call<'_, Option<WorkflowPause>> {
-        self.read(move |connection, _| side_rows::workflow_pause(connection, org, workflow))
+        self.read(move |connection, _| admission::workflow_pause(connection, org, workflow))
     }
 
     fn workflow_pauses(&self) -> Call<'_, Vec<WorkflowPause>> {
-        self.read(|connection, _| side_rows::workflow_pauses(connection))
+        self.read(|connection, _| admission::workflow_pauses(connection))
     }
 
     fn ensure_type<'a>(&'a self, row: &'a TypeRow, definition: Option<&'a StoredDefinition>) -> Call<'a, ()> {

@@ -199,9 +199,9 @@ async fn each_run(engine: &Engine, mut visit: impl FnMut(&store::RunRow)) -> Res
     let mut filter = RunFilter { limit: 10_000, ..Default::default() };
     loop {
         let rows = engine.store().runs(ORG, &filter).await.map_err(|e| e.to_string())?;
-        rows.iter().for_each(&mut visit);
+        rows.iter().flatten().for_each(&mut visit);
         match rows.last() {
-            Some(last) => filter.before = Some(last.id),
+            Some(last) => filter.before = Some(store::listed_id(last)),
             None => return Ok(()),
         }
     }

@@ -19,6 +19,7 @@ pub mod types;
 pub mod workers;
 pub mod workflows;
 
+use crate::exit;
 use crate::problems::{self, Shown};
 use api::Problem;
 use client::{Client, Error};
@@ -27,9 +28,6 @@ use serde_json::json;
 use std::future::Future;
 use std::io::Write;
 use std::process::ExitCode;
-
-const EXIT_NO: u8 = 1;
-const EXIT_UNREACHABLE: u8 = 3;
 
 #[derive(clap::Args)]
 pub struct Connection {
@@ -140,15 +138,15 @@ fn pretty(value: &impl Serialize) -> String {
 
 fn print_failure(failure: Failure, json: bool) -> u8 {
     match failure {
-        Failure::No => EXIT_NO,
-        Failure::OutputClosed => EXIT_NO,
+        Failure::No => exit::NO,
+        Failure::OutputClosed => exit::NO,
         Failure::Usage(message) => {
             eprintln!("error: {message}");
-            crate::EXIT_USAGE
+            exit::USAGE
         }
         Failure::InSource { name, source, problem } if !json => {
             print_in_source(&name, &source, &problem);
-            EXIT_NO
+            exit::NO
         }
         Failure::Client(Error::Refused { problem, .. }) | Failure::InSource { problem, .. } => {
             if json {
@@ -157,16 +155,16 @@ fn print_failure(failure: Failure, json: bool) -> u8 {
             } else {
                 print_refusal(&problem);
             }
-            EXIT_NO
+            exit::NO
         }
         Failure::Client(error @ Error::Unusable(_)) => {
             eprintln!("error: {error}");
-            crate::EXIT_USAGE
+            exit::USAGE
         }
         Failure::Client(error) => {
             eprintln!("error: {error}");
             eprintln!("help: `onward dev` starts a server; set its address with `--url` or `ONWARD_URL`");
-            EXIT_UNREACHABLE
+            exit::UNREACHABLE
         }
     }
 }

@@ -9,6 +9,7 @@ use api::{
     RunView, StepView,
 };
 use client::RunQuery;
+use kernel::plan::Form;
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
@@ -30,10 +31,16 @@ enum Verb {
         /// Only with this status, or one of several: failed,timeout
         #[arg(long)]
         status: Option<String>,
+        /// Only of this form, or one of several: graph,script (default: every form but task)
+        #[arg(long)]
+        form: Option<String>,
+        /// Runs of single tasks, the same as --form task
+        #[arg(long, conflicts_with = "form")]
+        tasks: bool,
         /// Only with this label
         #[arg(long, value_name = "KEY=VALUE", value_parser = trigger::label)]
         label: Option<(String, String)>,
-        /// Only those created at this time or later, as 2026-11-15T09:00:00Z
+        /// Only those created at this time or later: 2026-11-15T09:00:00Z, or 1h for an hour ago
         #[arg(long, value_name = "TIME")]
         since: Option<String>,
         /// Only those created before this time
@@ -116,10 +123,12 @@ pub fn run(arguments: Arguments) -> ExitCode {
 async fn act(asking: &CommandContext, verb: Verb) -> Outcome {
     let client = &asking.client;
     match verb {
-        Verb::List { workflow, status, label, since, until, part } => {
+        Verb::List { workflow, status, form, tasks, label, since, until, part } => {
             const HEADER: &[&str] = &["ID", "WORKFLOW", "STATUS", "STARTED", "TOOK", "DETAIL"];
             let label = label.map(|(key, value)| format!("{key}:{value}"));
-            let query = RunQuery { status, workflow, label, since, until, limit: None, cursor: None };
+            let form =
+                if tasks { Some(Form::Task.as_str().to_owned()) } else { form.or_else(|| Some(workflow_forms())) };
+            let query = RunQuery { status, workflow, form, label, since, until, limit: None, cursor: None };
             let fetch = async |limit, cursor| {
                 let query = RunQuery { limit: Some(limit), cursor, ..query.clone() };
                 client.runs(&query).await
@@ -167,6 +176,12 @@ async fn act(asking: &CommandContext, verb: Verb) -> Outcome {
             .await
         }
     }
+}
+
+/// Every form but that of single tasks.
+fn workflow_forms() -> String {
+    let forms = Form::ALL.iter().filter(|form| **form != Form::Task);
+    forms.map(|form| form.as_str()).collect::<Vec<_>>().join(",")
 }
 
 /// Runs the command for each id. After a refusal it goes on with the next id.

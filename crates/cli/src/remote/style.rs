@@ -1,6 +1,7 @@
 //! Values as text for people: statuses, times, durations, and text from outside.
 
 use api::parse_rfc3339;
+use kernel::Span;
 use std::io::IsTerminal;
 
 /// Replaces control characters, so that text from outside cannot control the terminal.
@@ -37,16 +38,9 @@ pub fn between(start: Option<&str>, end: Option<&str>) -> Option<u64> {
     Some(end.since(start).millis())
 }
 
-/// `2ms`, `1.4s`, `3m12s`, `2h05m`, `13d01h`
+/// A number of milliseconds, as [`Span::readable`] writes it.
 pub fn span(ms: u64) -> String {
-    let secs = ms / 1_000;
-    match secs {
-        _ if ms < 1_000 => format!("{ms}ms"),
-        0..60 => format!("{}.{}s", secs, ms % 1_000 / 100),
-        60..3_600 => format!("{}m{:02}s", secs / 60, secs % 60),
-        3_600..86_400 => format!("{}h{:02}m", secs / 3_600, secs / 60 % 60),
-        _ => format!("{}d{:02}h", secs / 86_400, secs / 3_600 % 24),
-    }
+    Span::from_millis(ms).readable()
 }
 
 /// Whether to print colours: on a terminal, unless `NO_COLOR` is set.
@@ -72,21 +66,6 @@ pub fn paint(text: &str, colour: &str, is_on: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn spans_are_short() {
-        for (ms, expected) in [
-            (0, "0ms"),
-            (999, "999ms"),
-            (1_450, "1.4s"),
-            (59_999, "59.9s"),
-            (192_000, "3m12s"),
-            (7_500_000, "2h05m"),
-            (1_126_800_000, "13d01h"),
-        ] {
-            assert_eq!(span(ms), expected);
-        }
-    }
 
     #[test]
     fn times_are_cut_and_control_characters_are_replaced() {

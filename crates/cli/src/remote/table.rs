@@ -2,7 +2,7 @@
 
 use super::style::{self, clean};
 use super::{CommandContext, Failure, Outcome, PageOptions, pretty, write};
-use api::Page;
+use api::{Page, UnreadableView};
 use serde::Serialize;
 use std::future::Future;
 use std::io::Write;
@@ -25,6 +25,7 @@ where
 {
     let mut left = if part.all { u32::MAX } else { part.limit };
     let mut cursor = part.cursor.clone();
+    let mut unreadable = Vec::new();
     let mut printer = Printer { header, widths: Vec::new(), count: 0, json: asking.json };
     loop {
         let page = match fetch(left.min(PAGE_MAX), cursor.clone()).await {
@@ -36,18 +37,27 @@ where
         };
         left -= left.min(page.data.len() as u32);
         printer.page(&page.data, row)?;
+        unreadable.extend(page.unreadable);
         cursor = page.next;
         if cursor.is_none() || left == 0 {
             break;
         }
     }
-    printer.end(cursor.as_deref())?;
+    printer.end(cursor.as_deref(), &unreadable)?;
+    say_unreadable(asking, &unreadable);
     match &cursor {
         Some(cursor) => asking.say(&format!("there are more: use `--all`, or `--cursor {cursor}`")),
-        None if printer.count == 0 => asking.say("nothing found"),
+        None if printer.count == 0 && unreadable.is_empty() => asking.say("nothing found"),
         None => {}
     }
     Ok(())
+}
+
+/// Names the runs that a list left out because they cannot be read.
+pub fn say_unreadable(asking: &CommandContext, unreadable: &[UnreadableView]) {
+    for run in unreadable {
+        asking.say(&format!("warning: {} cannot be read: {} ({})", run.run_id, clean(&run.message), clean(&run.code)));
+    }
 }
 
 struct Printer<'h> {
@@ -84,13 +94,17 @@ impl Printer<'_> {
         Ok(out.flush()?)
     }
 
-    fn end(&self, next: Option<&str>) -> Result<(), Failure> {
+    fn end(&self, next: Option<&str>, unreadable: &[UnreadableView]) -> Result<(), Failure> {
         if !self.json {
             return Ok(());
         }
         let begin = if self.count == 0 { "{\"data\": [" } else { "\n" };
         let next = serde_json::to_string(&next).unwrap_or_default();
-        write(&format!("{begin}], \"next\": {next}}}"))
+        let unreadable = match unreadable {
+            [] => String::new(),
+            some => format!(", \"unreadable\": {}", serde_json::to_string(some).unwrap_or_default()),
+        };
+        write(&format!("{begin}], \"next\": {next}{unreadable}}}"))
     }
 
     /// Ends the line after a failure: half a list is not JSON, but the error must begin on a line of its own.

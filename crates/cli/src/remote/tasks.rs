@@ -1,7 +1,7 @@
 //! `onward tasks`: submits, lists, shows and changes tasks.
 
 use super::style::{self, clean, span, time};
-use super::table::{fields, list};
+use super::table::{self, fields, list};
 use super::workflows::WorkflowArgument;
 use super::{CommandContext, Connection, Failure, Outcome, PageOptions, follow, runs, trigger};
 use api::{
@@ -141,7 +141,7 @@ struct TaskFilterArguments {
     /// Only with this label
     #[arg(long, value_name = "KEY=VALUE", value_parser = trigger::label)]
     label: Option<(String, String)>,
-    /// Only those recorded at this time or later, as 2026-11-15T09:00:00Z
+    /// Only those recorded at this time or later: 2026-11-15T09:00:00Z, or 1h for an hour ago
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
     /// Only those recorded before this time
@@ -313,18 +313,21 @@ async fn bulk(
         BulkAction::Delete => (api::BulkAction::Delete, "deleted"),
     };
     let request = BulkRequest { action: api, filter, dry_run, actor: by.actor };
-    let mut sum = BulkView { matched: 0, changed: 0, tasks: Vec::new(), more: false };
+    let mut sum = BulkView { matched: 0, changed: 0, tasks: Vec::new(), unreadable: Vec::new(), more: false };
     loop {
         let part = asking.client.tasks().bulk(&request).await?;
         sum.matched += part.matched;
         sum.changed += part.changed;
         sum.tasks.extend(part.tasks);
+        // Tasks that cannot be read still match in the next call.
+        sum.unreadable = part.unreadable;
         sum.more = part.more;
         // Changed tasks no longer match the filter. If nothing changed, the next answer would be the same.
         if !part.more || part.changed == 0 {
             break;
         }
     }
+    table::say_unreadable(asking, &sum.unreadable);
     asking.print(&sum, |sum| {
         let more = if sum.more { ", and there are more" } else { "" };
         match dry_run {

@@ -159,7 +159,7 @@ fn row(trigger: &TriggerDetail) -> Vec<String> {
         trigger.kind.to_string(),
         state(trigger).into(),
         trigger.next_at.as_deref().map(time).unwrap_or_default(),
-        trigger.workflow_id.clone(),
+        trigger.workflow.clone(),
     ]
 }
 
@@ -192,7 +192,7 @@ fn as_text(trigger: &TriggerDetail) -> String {
         ("id", Some(trigger.id.clone())),
         ("name", Some(trigger.name.clone())),
         ("type", Some(trigger.kind.to_string())),
-        ("workflow", Some(trigger.workflow_id.clone())),
+        ("workflow", Some(trigger.workflow.clone())),
         ("status", Some(state(trigger).into())),
         ("note", trigger.note.clone()),
         ("url", trigger.webhook_url.clone()),

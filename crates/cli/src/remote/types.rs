@@ -216,6 +216,7 @@ fn as_text(view: &TypeView) -> String {
         ("limits", Some(limits(view)).filter(|text| !text.is_empty())),
         ("ready", Some(view.ready.to_string())),
         ("leased", Some(view.leased.to_string())),
+        ("retrying", view.retrying.map(|count| count.to_string())),
         ("workers", Some(workers)),
         ("created", Some(time(&view.created_at))),
     ])

@@ -131,7 +131,7 @@ impl TestReport {
         let word = if outcome.mismatches.is_empty() { "ok    " } else { "FAILED" };
         let mut out = format!("  {word}  {}", outcome.case.name);
         let _ = match &outcome.story {
-            Some(story) => writeln!(out, " ({} in {} ms)", story.took(), outcome.took.as_millis()),
+            Some(story) => writeln!(out, " ({} in {} ms)", story.took().readable(), outcome.took.as_millis()),
             None => writeln!(out),
         };
         for mismatch in &outcome.mismatches {

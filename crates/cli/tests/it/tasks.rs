@@ -419,8 +419,12 @@ fn w20_large_payloads_and_results_come_back_whole() {
     assert!(acks.as_array().expect("a list").iter().all(|ack| ack["status"] == "recorded"), "{acks}");
     // A report that is too large is refused and changes nothing.
     let huge = json!("x".repeat(300 * 1024));
-    let refused = server.post("/api/v1/tasks", &json!({ "type": "large.v1", "payload": huge }));
-    assert!(matches!(refused.status, 413 | 422), "{}", refused.status);
+    let large = json!({ "type": "large.v1", "payload": huge });
+    for (request, place) in [(large.clone(), "payload"), (json!([{ "type": "large.v1" }, large]), "[1].payload")] {
+        let refused = server.post("/api/v1/tasks", &request);
+        assert_eq!(refused.refusal(413), "too_large");
+        assert_eq!(refused.json()["error"]["at"]["path"], place);
+    }
     let id = server.submit("large.v1", json!(1));
     let claimed = server.claim_one("w", "large.v1");
     let refused = claimed.complete(huge);

@@ -36,7 +36,7 @@ fn onward(folder: &Path, flags: &[&str]) -> Ran {
     Ran { code: output.status.code().unwrap(), out: without_times(&text(output.stdout)), err: text(output.stderr) }
 }
 
-/// `(1h in 12 ms)` becomes `(1h)`, and `(12 ms)` goes.
+/// `(1 h in 12 ms)` becomes `(1 h)`, and `(12 ms)` goes.
 fn without_times(text: &str) -> String {
     let line = |line: &str| match line.strip_suffix(" ms)").and_then(|rest| rest.rsplit_once([' ', '('])) {
         Some((head, digits)) if digits.bytes().all(|b| b.is_ascii_digit()) => match head.strip_suffix(" in") {
@@ -78,7 +78,7 @@ fn the_examples_pass_and_their_cases_run_every_step() {
     assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
     assert!(ran.out.contains("14 cases in 4 files: 14 passed"), "{}", ran.out);
     assert!(!ran.out.contains("never"), "{}", ran.out);
-    assert!(ran.out.contains("(14d)"), "two weeks: {}", ran.out);
+    assert!(ran.out.contains("(14 d)"), "two weeks: {}", ran.out);
 }
 
 #[test]
@@ -220,7 +220,7 @@ cases:
     assert_eq!(
         ran.out,
         r#"w.test.yaml
-  FAILED  everything is expected otherwise (0ms)
+  FAILED  everything is expected otherwise (0 ms)
           w.test.yaml:7:15 status: expected failed, got completed
           w.test.yaml:8:13 path: expected [charge, refused], got [charge, receipt]
           w.test.yaml:12:19 steps.charge.status: expected failed, got success
@@ -239,7 +239,7 @@ cases:
           w.test.yaml:19:20 steps.refused.status: expected success, got skipped
           w.test.yaml:9:13 took: expected >= 1h, got 0ms
           why: all 3 steps have settled, 1 of them skipped
-  ok      this one is fine (0ms)
+  ok      this one is fine (0 ms)
 2 cases in 1 file: 1 passed, 1 failed
 "#
     );
@@ -259,7 +259,7 @@ cases:
     assert_eq!(
         ran.out,
         r#"w.test.yaml
-  FAILED  nothing is scripted (0ms)
+  FAILED  nothing is scripted (0 ms)
           w.test.yaml:3:11 http.charge: expected an answer, got none for POST https://pay.example.com/charge (attempt 1)
             help: add `http: { charge: { status: 200, body: {} } }` to the case, or to the file for all cases
           why: `charge` is on attempt 1
@@ -325,11 +325,11 @@ cases:
     assert_eq!(
         ran.out,
         r#"w.test.yaml
-  FAILED  half of it is scripted (0ms)
+  FAILED  half of it is scripted (0 ms)
           w.test.yaml:4:11 tasks.b: expected an answer, got none for work.v1 {"n":2} (attempt 1)
             help: add `tasks: { b: { result: {} } }` to the case, or to the file for all cases
           why: `b` is with worker `onward test`, on attempt 1
-  FAILED  another input (0ms)
+  FAILED  another input (0 ms)
           w.test.yaml:9:36 steps.a.input.n: expected 2, got 1
           why: all 2 steps have settled
 2 cases in 1 file: 0 passed, 2 failed
@@ -355,7 +355,7 @@ cases:
     ]);
     let ran = onward(folder.path(), &["-v"]);
     let expected = r#"w.test.yaml
-  ok      one (10s)
+  ok      one (10 s)
           +0ms        run.created
           +0ms        step.started charge #1
           +0ms        step.retrying charge #1: the server answered 503
@@ -396,7 +396,7 @@ fn unusable_files_are_reported_like_definitions_and_exit_with_2() {
     ]);
     let ran = onward(folder.path(), &[]);
     assert_eq!(ran.code, 2, "{}{}", ran.out, ran.err);
-    assert_eq!(ran.out, "c.test.json\n  ok      fine (0ms)\n1 case in 1 file: 1 passed; 5 files cannot be used\n");
+    assert_eq!(ran.out, "c.test.json\n  ok      fine (0 ms)\n1 case in 1 file: 1 passed; 5 files cannot be used\n");
     for line in [
         "error[unknown_case_step]: `chrage` is not a step of this workflow",
         " --> a.test.yaml:3:13",

@@ -80,7 +80,7 @@ pub async fn perform(
 
 /// The message for an attempt that ran out of time.
 pub fn no_answer(limit: Span) -> String {
-    format!("no complete answer within {limit}")
+    format!("no complete answer within {}", limit.readable())
 }
 
 /// Why there is no response.

@@ -8,7 +8,7 @@ use crate::error::Error;
 use kernel::{OrgId, RunId, RunStatus, Span, Timestamp};
 use std::sync::Arc;
 use std::time::Duration;
-use store::RunFilter;
+use store::{RunFilter, listed_id};
 use tokio::sync::Notify;
 
 /// How often expired runs are searched for.
@@ -53,12 +53,16 @@ impl Retention {
         loop {
             let page = self.core.store.runs(org, &filter).await?;
             let Some(last) = page.last() else { return Ok(count) };
-            filter.before = Some(last.id);
+            filter.before = Some(listed_id(last));
             let is_over = |row: &&store::RunRow| row.finished_at.is_some_and(|at| at < cutoff);
-            for row in page.iter().filter(is_over).filter(|row| self.cluster.is_mine(row.id)) {
+            // A row that cannot be read does not say when its run ended.
+            for row in page.iter().flatten().filter(is_over).filter(|row| self.cluster.is_mine(row.id)) {
                 match self.runs.delete(org, row.id).await {
                     Ok(()) => count += 1,
                     Err(Error::NotFound(_) | Error::RunOpen(_)) => {}
+                    Err(error) if error.is_unreadable_run() => {
+                        tracing::warn!(run = %row.id, %error, "an expired run cannot be deleted");
+                    }
                     Err(error) => return Err(error),
                 }
             }

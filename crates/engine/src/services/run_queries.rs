@@ -11,7 +11,7 @@ use crate::version::Version;
 use kernel::run::Lease;
 use kernel::{Event, OrgId, Payload, Payloads, Record, Run, RunId, Timestamp};
 use std::sync::Arc;
-use store::{Loaded, NotificationRow, QueueKey, RunRow};
+use store::{Loaded, NotificationRow, QueueKey, RunRow, UnreadableRow};
 
 /// Unclaimed tasks of one run whose claim status an explanation includes.
 const CLAIM_STATUSES_MAX: usize = 64;
@@ -23,6 +23,20 @@ pub struct Reading {
     pub run: Run,
     /// Payloads that are not inline.
     pub payloads: Payloads,
+}
+
+/// A run that a list leaves out because it cannot be read.
+#[derive(Clone, Debug)]
+pub struct UnreadableRun {
+    pub run: RunId,
+    /// See [`Error::is_unreadable_run`].
+    pub error: Error,
+}
+
+impl From<UnreadableRow> for UnreadableRun {
+    fn from(row: UnreadableRow) -> UnreadableRun {
+        UnreadableRun { run: row.id, error: Error::Damaged(row.what) }
+    }
 }
 
 impl Reading {

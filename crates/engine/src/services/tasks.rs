@@ -4,7 +4,7 @@
 mod task_admin;
 mod task_types;
 
-pub use task_admin::{Bulk, BulkDone, RELEASE, Retried, TaskFilter, TaskReading, status_of};
+pub use task_admin::{Bulk, BulkDone, RELEASE, Retried, TaskFilter, TaskPage, TaskReading, status_of};
 pub(super) use task_types::type_of;
 pub use task_types::{TypeCache, TypeChange, TypeView, type_id};
 

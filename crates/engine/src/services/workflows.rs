@@ -19,6 +19,8 @@ use tokio::sync::Notify;
 
 /// Entries in each cache; when it is full, it is cleared.
 const CACHE_MAX: usize = 1_024;
+/// Workflows that a suggestion for a misspelt name is chosen from.
+const SUGGESTED_FROM: usize = 1_000;
 
 /// A workflow and its current version.
 pub struct Resolved {
@@ -135,6 +137,14 @@ impl Workflows {
         Ok(self.core.store.workflow(org, &key).await?)
     }
 
+    /// The name of a workflow that a misspelt key probably means. Looks at the newest workflows only.
+    pub async fn nearest(&self, org: OrgId, key: &str) -> Result<Option<String>, Error> {
+        let filter = WorkflowFilter { limit: SUGGESTED_FROM, ..Default::default() };
+        let rows = self.list(org, &filter).await?;
+        let names = rows.iter().flat_map(|row| [row.name.as_str(), row.slug.as_str()]);
+        Ok(lang::nearest(key, names).map(str::to_owned))
+    }
+
     /// Workflows without the built-in one. Its id is the smallest possible, so removing it only shortens the last page.
     pub async fn list(&self, org: OrgId, filter: &WorkflowFilter) -> Result<Vec<WorkflowRow>, Error> {
         let mut rows = self.core.store.workflows(org, filter).await?;
@@ -202,7 +212,7 @@ impl Workflows {
 }
 
 pub(super) fn workflow_key(key: &str) -> WorkflowKey {
-    WorkflowId::parse(key).map_or_else(|| WorkflowKey::Name(key.to_owned()), WorkflowKey::Id)
+    WorkflowId::parse(key).map_or_else(|| WorkflowKey::Name(lang::normalized(key)), WorkflowKey::Id)
 }
 
 fn keep<K: std::hash::Hash + Eq, V>(table: &mut HashMap<K, V>, key: K, value: V) {

@@ -92,6 +92,26 @@ fn all_unknown_steps_are_reported_with_their_positions() {
 }
 
 #[test]
+fn a_text_without_quotes_and_a_function_get_a_hint_and_hide_nothing() {
+    let hints = |text: &str| {
+        let problems = parse(text, &mut resolve).unwrap_err();
+        problems.iter().map(|p| p.hint.clone().unwrap_or_default()).collect::<Vec<_>>()
+    };
+    assert_eq!(hints("tasks.a.status == failed"), ["a text needs quotes: `'failed'`"]);
+    assert_eq!(hints("failed != tasks.a.status && tasks.nope.ok").len(), 2);
+    assert_eq!(hints("failed != tasks.a.status")[0], "a text needs quotes: `'failed'`");
+    assert!(!hints("failed")[0].contains("quotes"), "it is not compared");
+    let problems = parse("len(tasks.a.body.list[0]) > (1) && tasks.nope.ok", &mut resolve).unwrap_err();
+    assert_eq!(problems.iter().map(|p| p.at).collect::<Vec<_>>(), [0, 41], "{problems:?}");
+    assert_eq!(problems[0].message, "there is no function `len`");
+    assert!(problems[0].hint.as_deref().is_some_and(|hint| hint.contains("no functions")));
+    let problems = parse("max(1, tasks.nope.ok) > now()", &mut resolve).unwrap_err();
+    assert_eq!(problems.iter().map(|p| p.at).collect::<Vec<_>>(), [0, 13, 24], "its arguments are read too");
+    assert_eq!(hints("len(tasks.a.body").len(), 2, "it is not closed");
+    assert!(parse(&"f(".repeat(2_000), &mut resolve).is_err());
+}
+
+#[test]
 fn values_read_are_recorded_once_and_truncated() {
     let expr = parse("tasks.a.body.n > 6 && tasks.a.body.n < 9 && trigger.body.long != ''", &mut resolve).unwrap();
     let mut seen = Vec::new();

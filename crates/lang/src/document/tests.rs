@@ -48,11 +48,56 @@ fn t18_names_are_visible_and_have_a_limit() {
     for good in ["a", "Order flow №1", "日本", &long] {
         assert_eq!(problems(&format!("name: \"{good}\"")), "ok");
     }
-    for bad in ["", "   ", &format!("{long}x"), "a\\0b", "a\\nb", "a\\u202eb", "a\\u2066b", "a\\x7fb"] {
+    for bad in [
+        "",
+        "   ",
+        &format!("{long}x"),
+        "a\\0b",
+        "a\\nb",
+        "a\\u202eb",
+        "a\\u2066b",
+        "a\\x7fb",
+        "a\\u200bb",
+        "a\\u200db",
+        "a\\u200fb",
+        "a\\ufeffb",
+        "a\\u2060b",
+        "a\\u061cb",
+        "a\\u00adb",
+        "a\\U000e0041b",
+        "\\u3164",
+    ] {
         assert_eq!(code(&format!("name: \"{bad}\"")), "invalid_name", "{bad}");
     }
     assert_eq!(problems("name: 5"), "wrong_type name: `name` must be a text, found a number");
     assert_eq!(problems("slug: x"), "missing_field: a definition needs a field `name`");
+}
+
+#[test]
+fn t18_names_are_composed() {
+    let composed = |name: &str| compiled(&format!("name: \"{name}\"\ntags: [\"{name}\"]\n{TASKS}")).unwrap().meta;
+    let meta = composed("Cafe\\u0301");
+    assert_eq!((meta.name.as_str(), meta.tags[0].as_str()), ("Caf\u{e9}", "Caf\u{e9}"));
+    assert_eq!(composed("Caf\\u00e9").name, meta.name);
+    assert_eq!(problems(&format!("name: \"{}\"", "e\\u0301".repeat(80))), "ok", "the composed name is counted");
+}
+
+#[test]
+fn every_problem_is_reported_in_the_first_round() {
+    let found = problems(
+        "name: \"\"\nslug: A b\ntimeout: 5m\ntrigger: cron\ncron: nonsense\nschedule: daily\ntags: [\"\"]\nmax_duration: -1s",
+    );
+    let codes: Vec<&str> = found.lines().map(|l| l.split([' ', ':']).next().unwrap()).collect();
+    for code in ["invalid_name", "invalid_slug", "unknown_field", "invalid_cron", "wrong_type", "invalid_value"] {
+        assert!(codes.contains(&code), "{code}: {found}");
+    }
+}
+
+#[test]
+fn a_timeout_of_the_workflow_is_called_max_duration() {
+    let tree = crate::read(format!("name: x\ntimeout: 5m\n{TASKS}").as_bytes(), crate::Syntax::Yaml).unwrap();
+    let problem = crate::compile(&tree).unwrap_err().remove(0);
+    assert_eq!((problem.code, problem.hint.as_deref()), ("unknown_field", Some("write `max_duration`")));
 }
 
 #[test]

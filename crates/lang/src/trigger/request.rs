@@ -2,7 +2,7 @@
 
 use super::{Spec, spec};
 use crate::codes;
-use crate::diagnostic::{Diagnostic, Draft, Problems, is_hostile, quoted};
+use crate::diagnostic::{Diagnostic, Draft, Problems, is_hostile, normalized, quoted};
 use crate::fields::{self, Fields, Shape};
 use crate::tree::{Entry, Tree, TreeNode, Value};
 use kernel::event::TriggerKind;
@@ -85,13 +85,13 @@ fn read(root: &TreeNode, problems: &mut Problems<'_>) -> Option<TriggerRequest> 
 }
 
 fn name(node: &TreeNode, problems: &mut Problems<'_>) -> Option<String> {
-    let name = fields::text(node, "name", problems)?.trim();
+    let name = normalized(fields::text(node, "name", problems)?);
     if name.is_empty() || name.chars().count() > NAME_MAX || name.contains(is_hostile) {
-        let draft = Draft::new(codes::INVALID_NAME, node.span.clone(), format!("{} is not a name", quoted(name)));
+        let draft = Draft::new(codes::INVALID_NAME, node.span.clone(), format!("{} is not a name", quoted(&name)));
         problems.push(draft.hint("a name has 1 to 80 visible characters"));
         return None;
     }
-    Some(name.to_owned())
+    Some(name)
 }
 
 fn note(node: &TreeNode, problems: &mut Problems<'_>) -> Option<String> {

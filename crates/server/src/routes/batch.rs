@@ -1,6 +1,6 @@
 //! Starts many runs with one request: all of them, or none with a list of every problem.
 
-use super::workflows::{KEY_MAX, LABELS_MAX, fingerprint, no_workflow};
+use super::workflows::{KEY_MAX, LABELS_MAX, fingerprint, resolve};
 use crate::contract::{Route, post};
 use crate::error::problem_of;
 use crate::query::{LABEL, is_label};
@@ -40,7 +40,7 @@ pub fn routes() -> Vec<Route> {
 pub async fn trigger(app: State, Path(key): Path<String>, headers: HeaderMap, body: Body) -> Answer {
     let bytes = body::payload_of(&headers, body, body::BATCH_MAX).await?;
     let items = read(&bytes)?;
-    let workflow = app.engine.workflows.resolve(app.org(), &key).await?.ok_or_else(|| no_workflow(&key))?;
+    let workflow = resolve(&app, &key).await?;
     let kept = crate::headers::kept(&headers);
     let requests = items.into_iter().map(|item| {
         let body = item.body.unwrap_or_else(|| Bytes::from_static(b"null"));

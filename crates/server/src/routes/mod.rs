@@ -13,12 +13,13 @@ pub mod webhooks;
 pub mod work;
 pub mod workflows;
 
-use crate::Refusal;
 use crate::contract::Route;
+use crate::{Refusal, views};
 use api::{Code, Data, StartedView, rfc3339};
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use engine::services::UnreadableRun;
 use kernel::RunId;
 use serde::Serialize;
 
@@ -47,7 +48,12 @@ fn answer(status: u16, data: impl Serialize) -> Response {
 }
 
 fn page<T: Serialize>(data: Vec<T>, next: Option<String>) -> Response {
-    Json(api::Page { data, next }).into_response()
+    page_of_runs(data, next, &[])
+}
+
+/// A page of runs or tasks, without those that cannot be read.
+fn page_of_runs<T: Serialize>(data: Vec<T>, next: Option<String>, unreadable: &[UnreadableRun]) -> Response {
+    Json(api::Page { data, next, unreadable: unreadable.iter().map(views::unreadable).collect() }).into_response()
 }
 
 /// A run id from a path. Text that is not an id is a malformed request, not a missing run.

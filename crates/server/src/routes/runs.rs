@@ -1,7 +1,7 @@
 //! Runs: list, show, explain, cancel, pause, retry, replay, delete. The routes below a workflow find only its own runs.
 
 use super::workflows::{LABELS_MAX, find_or_deleted, idempotency_key};
-use super::{answer, page, run_id};
+use super::{answer, page, page_of_runs, run_id};
 use crate::contract::{Param, ResponseShape, Route, delete as delete_route, get, params, post};
 use crate::query::{Query, invalid};
 use crate::{Answer, App, Path, Refusal, State, body, views};
@@ -14,11 +14,12 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use engine::services::{NOTIFIER, Reading, type_id};
 use engine::{Edition, Idempotency};
+use kernel::plan::Form;
 use kernel::{Answer as Judged, RunId, RunStatus, Span, WorkflowId};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use std::time::Duration;
-use store::RunFilter;
+use store::{RunFilter, listed_id};
 
 /// Size limit of an `actor`, a `reason` or a `note`.
 const NOTE_MAX: usize = 1_024;
@@ -29,6 +30,11 @@ const STATUS: Param = Param::new(
     || json!({ "type": "string" }),
 );
 const TYPE: Param = Param::new("type", "runs of single tasks of this type", || json!({ "type": "string" }));
+const FORM: Param = Param::new(
+    "form",
+    "one or more forms, such as `graph,script`; runs of single tasks have the form `task`",
+    || json!({ "type": "string" }),
+);
 const FILTERS: &[Param] = &[STATUS, params::LABEL, params::SINCE, params::UNTIL];
 const AFTER: Param =
     Param::new("cursor", "only events after this number", || json!({ "type": "integer", "minimum": 0 }));
@@ -44,9 +50,9 @@ pub fn routes() -> Vec<Route> {
     const OF_WORKFLOW: &str = "/api/v1/workflows/{workflow}/runs/{run}";
     vec![
         get("/api/v1/runs", list, "list_runs", "List runs, newest first")
-            .query(&[params::WORKFLOW, TYPE])
+            .query(&[params::WORKFLOW, TYPE, FORM])
             .query(FILTERS)
-            .pages::<RunSummary>()
+            .pages_of_runs::<RunSummary>()
             .refuses(&[Code::NotFound]),
         get("/api/v1/runs/{run}", show, "show_run", "Show a run").query(&[WAIT]).answers::<RunView>(200, "the run"),
         delete_route("/api/v1/runs/{run}", delete, "delete_run", "Delete a run that has ended, with all its data")
@@ -60,8 +66,11 @@ pub fn routes() -> Vec<Route> {
             .answers::<ReplayedView>(201, "the new run")
             .answers::<ReplayedView>(200, "the run that an earlier request with this key started")
             .refuses(&[Code::WorkflowDisabled, Code::RunDeleted, Code::ConcurrencyKeyUnresolved]),
-        get("/api/v1/runs/{run}/steps", steps, "list_steps", "List the steps of a run, in the order of the definition")
-            .shaped(200, "all steps", ResponseShape::Page(|g| g.subschema_for::<StepView>())),
+        get("/api/v1/runs/{run}/steps", steps, "list_steps", "List the steps of a run with all attempts").shaped(
+            200,
+            "all steps",
+            ResponseShape::Page(|g| g.subschema_for::<StepView>()),
+        ),
         get("/api/v1/runs/{run}/events", events, "list_events", "List the events of a run, in order")
             .query(&[AFTER, params::LIMIT])
             .shaped(200, "one page", ResponseShape::Page(|g| g.subschema_for::<EventView>())),
@@ -91,7 +100,7 @@ pub fn routes() -> Vec<Route> {
             "List the runs of a workflow, newest first",
         )
         .query(FILTERS)
-        .pages::<RunSummary>(),
+        .pages_of_runs::<RunSummary>(),
         get(OF_WORKFLOW, show_of_workflow, "show_run_of_workflow", "Show a run of a workflow")
             .answers::<RunView>(200, "the run"),
         post(
@@ -130,22 +139,39 @@ async fn runs(app: &App, query: &Query, workflow: Option<WorkflowId>) -> Answer 
     if labels.len() > LABELS_MAX {
         return Err(Refusal::new(Code::InvalidParameter, format!("a run has at most {LABELS_MAX} labels")).at("label"));
     }
+    let now = app.engine.now();
     let filter = RunFilter {
         statuses: statuses(query)?,
         workflow,
         // Runs of the built-in notifier are listed only if the request names its workflow.
         except: Some(NOTIFIER),
-        form: None,
+        forms: forms(query)?,
         labels,
-        since: query.time("since")?,
-        until: query.time("until")?,
+        since: query.past("since", now)?,
+        until: query.past("until", now)?,
         before: query.read("cursor", "`next` of the previous page", RunId::parse)?,
         limit: limit + 1,
     };
-    let mut rows = app.engine.store().runs(app.org(), &filter).await.map_err(engine::Error::from)?;
-    let next = (rows.len() > limit).then(|| rows[limit - 1].id.to_string());
-    rows.truncate(limit);
-    Ok(page(rows.iter().map(views::summary).collect(), next))
+    let mut listed = app.engine.store().runs(app.org(), &filter).await.map_err(engine::Error::from)?;
+    let next = (listed.len() > limit).then(|| listed_id(&listed[limit - 1]).to_string());
+    listed.truncate(limit);
+    let (mut rows, mut unreadable) = (Vec::new(), Vec::new());
+    for run in listed {
+        match run {
+            Ok(row) => rows.push(views::summary(&row)),
+            Err(row) => unreadable.push(row.into()),
+        }
+    }
+    Ok(page_of_runs(rows, next, &unreadable))
+}
+
+/// Parses `form=graph,task`.
+fn forms(query: &Query) -> Result<Vec<Form>, Refusal> {
+    let words = query.all("form").flat_map(|list| list.split(','));
+    let expected = || Form::ALL.iter().map(|form| form.as_str()).collect::<Vec<_>>().join(", ");
+    words
+        .map(|word| Form::parse(word).ok_or_else(|| invalid("form", word, &format!("one of {}", expected()))))
+        .collect()
 }
 
 /// Parses `status=failed,timeout`. Other words for success mean `completed`.
@@ -175,7 +201,9 @@ pub async fn show_of_workflow(app: State, Path((workflow, run)): Path<(String, S
 }
 
 pub async fn steps(app: State, Path(run): Path<String>) -> Answer {
-    Ok(page(views::steps(&read(&app, &run).await?), None))
+    let reading = read(&app, &run).await?;
+    let history = app.engine.runs.history(app.org(), reading.row.id).await?.unwrap_or_default();
+    Ok(page(views::steps(&reading, &history), None))
 }
 
 pub async fn events(app: State, query: Query, Path(run): Path<String>) -> Answer {

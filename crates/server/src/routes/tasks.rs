@@ -2,10 +2,10 @@
 
 use super::runs::{WAIT, WAIT_MAX, notes};
 use super::workflows::{KEY_MAX, LABELS_MAX, callback_url, idempotency_key};
-use super::{answer, page};
+use super::{answer, page, page_of_runs};
 use crate::contract::{Param, ResponseShape, Route, delete as delete_route, get, params, post};
 use crate::error::problem_of;
-use crate::query::{LABEL, Query, is_label};
+use crate::query::{LABEL, PAST, Query, is_label, parse_past};
 use crate::views::tasks as views;
 use crate::{Answer, App, Path, Refusal, State, body};
 use api::{
@@ -16,7 +16,7 @@ use api::{
 use axum::body::Body;
 use axum::http::HeaderMap;
 use bytes::Bytes;
-use engine::services::{Bulk, NewTask, Retried, StartedRun, TaskFilter, TaskKey, TaskReading, status_of};
+use engine::services::{Bulk, NewTask, Retried, StartedRun, TaskFilter, TaskKey, TaskPage, TaskReading, status_of};
 use kernel::{Answer as Judged, RunId, RunStatus, TaskStatus, Timestamp};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
@@ -47,12 +47,11 @@ pub fn routes() -> Vec<Route> {
             .refuses(&[Code::TypeDisabled]),
         get("/api/v1/tasks", list, "list_tasks", "List tasks, newest first")
             .query(&[TYPE, STATUS, params::LABEL, params::SINCE, params::UNTIL])
-            .pages::<TaskView>()
-            .refuses(&[Code::RunDamaged, Code::RunNeedsUpgrade]),
+            .pages_of_runs::<TaskView>(),
         post("/api/v1/tasks/bulk", bulk, "change_tasks", "Cancel, retry or delete the tasks that match a filter")
             .takes::<BulkRequest>()
             .answers::<BulkView>(200, "how many tasks, and the ids of the first")
-            .refuses(&[Code::InvalidParameter, Code::RunDamaged, Code::RunNeedsUpgrade]),
+            .refuses(&[Code::InvalidParameter]),
         get("/api/v1/tasks/{task}", show, "show_task", "Show a task")
             .query(&[WAIT])
             .answers::<TaskView>(200, "the task"),
@@ -99,6 +98,14 @@ async fn submit(app: State, headers: HeaderMap, body: Body) -> Answer {
         let refusal =
             Refusal::new(Code::InvalidHeader, "a list has an `idempotency_key` for each task instead of the header");
         return Err(refusal.at("Idempotency-Key"));
+    }
+    let is_too_large =
+        |request: &TaskRequest| request.payload.as_ref().is_some_and(|p| p.get().len() > body::PAYLOAD_MAX);
+    if let Some(index) = requests.iter().position(is_too_large) {
+        let place = ItemPosition { index: is_list.then_some(index) };
+        let message = format!("the payload is larger than {} bytes", body::PAYLOAD_MAX);
+        let refusal = Refusal::new(Code::TooLarge, message).hint("store the data elsewhere and send its address");
+        return Err(refusal.at(place.path("payload")));
     }
     let now = app.engine.now();
     let mut problems = Vec::new();
@@ -181,12 +188,15 @@ struct ItemPosition {
 
 impl ItemPosition {
     fn of(&self, field: &str) -> Option<At> {
-        let path = match (self.index, field) {
+        Some(At { path: self.path(field), line: None, column: None })
+    }
+
+    fn path(&self, field: &str) -> String {
+        match (self.index, field) {
             (None, field) => field.to_owned(),
             (Some(i), "") => format!("[{i}]"),
             (Some(i), field) => format!("[{i}].{field}"),
-        };
-        Some(At { path, line: None, column: None })
+        }
     }
 }
 
@@ -213,10 +223,6 @@ fn check_task(
     let fingerprint = key.map(|_| fingerprint(&request));
     let payload = match &request.payload {
         None => Bytes::from_static(b"null"),
-        Some(raw) if raw.get().len() > body::PAYLOAD_MAX => {
-            add_problem("payload", format!("the payload is larger than {} bytes", body::PAYLOAD_MAX));
-            Bytes::new()
-        }
         Some(raw) => Bytes::copy_from_slice(raw.get().as_bytes()),
     };
     if request.priority.is_some_and(|priority| priority > PRIORITY_MAX) {
@@ -311,17 +317,18 @@ fn fingerprint(request: &TaskRequest) -> [u8; 32] {
 async fn list(app: State, query: Query) -> Answer {
     let limit = query.limit()?;
     let status = query.read("status", "pending, leased, succeeded, failed or cancelled", TaskStatus::parse)?;
+    let now = app.engine.now();
     let filter = TaskFilter {
         name: query.get("type").map(str::to_owned),
         status,
         labels: query.labels()?,
-        since: query.time("since")?,
-        until: query.time("until")?,
+        since: query.past("since", now)?,
+        until: query.past("until", now)?,
         before: query.read("cursor", "`next` of the previous page", RunId::parse)?,
         limit,
     };
-    let (tasks, next) = app.engine.tasks.list(app.org(), &filter).await?;
-    Ok(page(tasks.iter().map(views::task).collect(), next.map(|id| id.to_string())))
+    let TaskPage { tasks, unreadable, next } = app.engine.tasks.list(app.org(), &filter).await?;
+    Ok(page_of_runs(tasks.iter().map(views::task).collect(), next.map(|id| id.to_string()), &unreadable))
 }
 
 async fn find(app: &App, text: &str) -> Result<TaskReading, Refusal> {
@@ -403,9 +410,10 @@ async fn bulk(app: State, headers: HeaderMap, body: Body) -> Answer {
     let wrong = |field: &str, expected: &str| {
         Refusal::new(Code::InvalidBody, format!("expected {expected}")).at(format!("filter.{field}"))
     };
+    let now = app.engine.now();
     let time = |field: &str, text: &Option<String>| match text {
         None => Ok(None),
-        Some(text) => parse_rfc3339(text).map(Some).ok_or_else(|| wrong(field, "a time such as 2026-11-15T09:00:00Z")),
+        Some(text) => parse_past(text, now).map(Some).ok_or_else(|| wrong(field, PAST)),
     };
     let status = match &filter.status {
         None => None,
@@ -430,5 +438,6 @@ async fn bulk(app: State, headers: HeaderMap, body: Body) -> Answer {
     };
     let done = app.engine.tasks.bulk(app.org(), action, filter, dry_run, &actor).await?;
     let tasks = done.tasks.iter().map(TaskKey::to_string).collect();
-    Ok(answer(200, BulkView { matched: done.matched, changed: done.changed, tasks, more: done.more }))
+    let unreadable = done.unreadable.iter().map(crate::views::unreadable).collect();
+    Ok(answer(200, BulkView { matched: done.matched, changed: done.changed, tasks, unreadable, more: done.more }))
 }

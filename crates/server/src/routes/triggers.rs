@@ -20,6 +20,7 @@ use kernel::{Timestamp, TriggerId};
 use lang::cron::{Cron, Zone};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use std::collections::HashMap;
 use store::{TriggerFilter, TriggerRow};
 
 const PREVIEW: usize = 5;
@@ -155,7 +156,7 @@ pub async fn create(app: State, headers: HeaderMap, body: Body) -> Answer {
     let request = lang::trigger::request(&tree).map_err(|problems| Refusal::of_definition(422, &problems))?;
     let key = key(&headers, "create", lang::canonical_json(&tree).as_bytes())?;
     let (row, is_repeat) = app.engine.triggers.create(app.org(), request, key).await?;
-    Ok(answer(if is_repeat { 200 } else { 201 }, views::trigger(&app.engine, &row)))
+    Ok(answer(if is_repeat { 200 } else { 201 }, viewed(&app, &row).await?))
 }
 
 pub async fn list(app: State, query: Query) -> Answer {
@@ -174,11 +175,31 @@ pub async fn list(app: State, query: Query) -> Answer {
     let mut rows = app.engine.triggers.list(app.org(), &filter).await?;
     let next = (rows.len() > limit).then(|| rows[limit - 1].id.to_string());
     rows.truncate(limit);
-    Ok(page(rows.iter().map(|row| views::trigger(&app.engine, row)).collect(), next))
+    let mut names = HashMap::new();
+    let mut details = Vec::with_capacity(rows.len());
+    for row in &rows {
+        let name = match names.get(&row.workflow) {
+            Some(name) => String::clone(name),
+            None => workflow_name(&app, row).await?,
+        };
+        names.insert(row.workflow, name.clone());
+        details.push(views::trigger(&app.engine, row, name));
+    }
+    Ok(page(details, next))
+}
+
+async fn viewed(app: &App, row: &TriggerRow) -> Result<TriggerDetail, Refusal> {
+    Ok(views::trigger(&app.engine, row, workflow_name(app, row).await?))
+}
+
+/// The name of the workflow of a trigger. A workflow is deleted with its triggers, so it is missing only for a moment.
+async fn workflow_name(app: &App, row: &TriggerRow) -> Result<String, Refusal> {
+    let found = app.engine.workflows.get_or_deleted(app.org(), &row.workflow.to_string()).await?;
+    Ok(found.map_or_else(|| row.workflow.to_string(), |workflow| workflow.name))
 }
 
 pub async fn show(app: State, Path(id): Path<String>) -> Answer {
-    Ok(answer(200, views::trigger(&app.engine, &one(&app, &id).await?)))
+    Ok(answer(200, viewed(&app, &one(&app, &id).await?).await?))
 }
 
 pub async fn change(app: State, Path(id): Path<String>, headers: HeaderMap, body: Body) -> Answer {
@@ -193,7 +214,7 @@ pub async fn change(app: State, Path(id): Path<String>, headers: HeaderMap, body
         });
         Refusal::of_problems(Code::InvalidBody, without_lines.collect())
     })?;
-    Ok(answer(200, views::trigger(&app.engine, &row)))
+    Ok(answer(200, viewed(&app, &row).await?))
 }
 
 pub async fn delete(app: State, Path(id): Path<String>) -> Answer {
@@ -216,7 +237,7 @@ async fn switch(app: State, Path(id): Path<String>, headers: HeaderMap, body: Bo
         return Err(wrong("note", &format!("a text of at most {NOTE_MAX} bytes")));
     }
     let row = app.engine.triggers.switch(app.org(), id, enabled, note).await?;
-    Ok(answer(200, views::trigger(&app.engine, &row)))
+    Ok(answer(200, viewed(&app, &row).await?))
 }
 
 pub async fn run(app: State, Path(id): Path<String>, headers: HeaderMap, body: Body) -> Answer {

@@ -1,6 +1,6 @@
 //! Versions of a workflow: list, differences, graph. A deleted workflow is found by its id.
 
-use super::workflows::{find_or_deleted, no_workflow};
+use super::workflows::find_or_deleted;
 use super::{answer, page};
 use crate::contract::{Param, Route, get};
 use crate::query::{Query, invalid};
@@ -65,13 +65,15 @@ pub async fn diff(app: State, query: Query, Path(key): Path<String>) -> Answer {
     let row = find_or_deleted(&app, &key).await?;
     let to = match query.get("to") {
         Some(text) => named(&app, &row, "to", text).await?,
-        None => chosen(&app, &row, VersionKey::Number(row.version)).await?.ok_or_else(|| no_workflow(&key))?,
+        None => chosen(&app, &row, VersionKey::Number(row.version))
+            .await?
+            .ok_or_else(|| Refusal::not_found("workflow", &key))?,
     };
     let from = match query.get("from") {
         Some(text) => named(&app, &row, "from", text).await?,
         None => {
             let before = VersionKey::Number(to.version.number.saturating_sub(1).max(1));
-            chosen(&app, &row, before).await?.ok_or_else(|| no_workflow(&key))?
+            chosen(&app, &row, before).await?.ok_or_else(|| Refusal::not_found("workflow", &key))?
         }
     };
     let (old, new) = (source(&from), source(&to));

@@ -10,10 +10,12 @@ use api::{Code, PauseRequest, ResumeRequest, RunView, StartedView, ValidationVie
 use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
+use engine::services::Resolved;
 use engine::{Idempotency, Source, StartRequest, WorkflowChange};
 use kernel::{Span, WorkflowId};
 use serde_json::json;
 use sha2::{Digest, Sha256};
+use std::sync::Arc;
 use std::time::Duration;
 use store::WorkflowFilter;
 
@@ -179,14 +181,18 @@ pub async fn show(app: State, query: Query, Path(key): Path<String>) -> Answer {
 
 /// A workflow by id, name or slug.
 pub async fn find(app: &crate::App, key: &str) -> Result<store::WorkflowRow, Refusal> {
-    let found = app.engine.workflows.get(app.org(), key).await?;
-    found.ok_or_else(|| no_workflow(key))
+    match app.engine.workflows.get(app.org(), key).await? {
+        Some(row) => Ok(row),
+        None => Err(no_workflow(app, key).await),
+    }
 }
 
 /// A workflow by id, name or slug; by id also if it was deleted.
 pub async fn find_or_deleted(app: &crate::App, key: &str) -> Result<store::WorkflowRow, Refusal> {
-    let found = app.engine.workflows.get_or_deleted(app.org(), key).await?;
-    found.ok_or_else(|| no_workflow(key))
+    match app.engine.workflows.get_or_deleted(app.org(), key).await? {
+        Some(row) => Ok(row),
+        None => Err(no_workflow(app, key).await),
+    }
 }
 
 /// A body with steps becomes a new version; a body without steps changes only the names.
@@ -231,8 +237,10 @@ async fn switch(app: &crate::App, key: &str, enabled: bool) -> Answer {
 }
 
 async fn change(app: &crate::App, key: &str, change: &WorkflowChange<'_>, expected: Option<[u8; 32]>) -> Answer {
-    let row = app.engine.workflows.edit(app.org(), key, change, expected).await;
-    let row = row.map_err(|error| with_name(error, key))?;
+    let row = match app.engine.workflows.edit(app.org(), key, change, expected).await {
+        Ok(row) => row,
+        Err(error) => return Err(with_name(app, error, key).await),
+    };
     let problems = match change {
         WorkflowChange::Replace(compiled) => compiled.warnings.iter().map(problem_of).collect(),
         WorkflowChange::Describe(_) | WorkflowChange::Delete => Vec::new(),
@@ -243,20 +251,34 @@ async fn change(app: &crate::App, key: &str, change: &WorkflowChange<'_>, expect
 
 pub async fn delete(app: State, query: Query, Path(key): Path<String>, headers: HeaderMap) -> Answer {
     let expected = expected(&query, &headers)?;
-    let deleted = app.engine.workflows.edit(app.org(), &key, &WorkflowChange::Delete, expected).await;
-    deleted.map_err(|error| with_name(error, &key))?;
+    if let Err(error) = app.engine.workflows.edit(app.org(), &key, &WorkflowChange::Delete, expected).await {
+        return Err(with_name(&app, error, &key).await);
+    }
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-fn with_name(error: engine::Error, key: &str) -> Refusal {
+async fn with_name(app: &crate::App, error: engine::Error, key: &str) -> Refusal {
     match error {
-        engine::Error::NotFound(_) => no_workflow(key),
+        engine::Error::NotFound(_) => no_workflow(app, key).await,
         other => other.into(),
     }
 }
 
-pub fn no_workflow(key: &str) -> Refusal {
-    Refusal::not_found("workflow", &key.chars().take(80).collect::<String>())
+/// The workflow that a request starts, and its current version.
+pub async fn resolve(app: &crate::App, key: &str) -> Result<Arc<Resolved>, Refusal> {
+    match app.engine.workflows.resolve(app.org(), key).await? {
+        Some(workflow) => Ok(workflow),
+        None => Err(no_workflow(app, key).await),
+    }
+}
+
+/// There is no such workflow. Suggests the one that a misspelt name probably means.
+async fn no_workflow(app: &crate::App, key: &str) -> Refusal {
+    let refusal = Refusal::not_found("workflow", &key.chars().take(80).collect::<String>());
+    match app.engine.workflows.nearest(app.org(), key).await {
+        Ok(Some(name)) => refusal.hint(format!("did you mean `{name}`?")),
+        _ => refusal,
+    }
 }
 
 pub async fn trigger(app: State, query: Query, Path(key): Path<String>, given: HeaderMap, body: Body) -> Answer {
@@ -268,7 +290,7 @@ pub async fn trigger(app: State, query: Query, Path(key): Path<String>, given: H
     }
     let idempotency = idempotency_key(&given)?;
     let body = body::payload(&given, body).await?;
-    let workflow = app.engine.workflows.resolve(app.org(), &key).await?.ok_or_else(|| no_workflow(&key))?;
+    let workflow = resolve(&app, &key).await?;
     let idempotency = idempotency.map(|key| {
         let fingerprint = fingerprint(workflow.row.id, &body, &labels, &callback_url);
         Idempotency { scope: None, key, fingerprint }

@@ -86,7 +86,7 @@ pub fn claimed(task: ClaimedTask) -> ClaimedView {
 }
 
 pub fn task_type(view: &TypeView) -> api::TypeView {
-    let TypeView { row, ready, leased, workers } = view;
+    let TypeView { row, ready, leased, workers, retrying } = view;
     let limits = TypeLimits { limit: row.limit, per_key: row.limit_per_key };
     api::TypeView {
         name: row.name.clone(),
@@ -107,6 +107,7 @@ pub fn task_type(view: &TypeView) -> api::TypeView {
         ready: *ready,
         leased: *leased,
         workers: *workers,
+        retrying: *retrying,
         created_at: rfc3339(row.created_at),
         updated_at: rfc3339(row.updated_at),
     }

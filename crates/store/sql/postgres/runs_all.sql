@@ -5,6 +5,6 @@ WHERE org = $1 AND id <= $2 AND id >= $3
   AND created_at >= $4 AND created_at < $5
   AND ($6::text[] IS NULL OR status = ANY ($6))
   AND ($7::uuid IS NULL OR workflow <> $7)
-  AND ($8::text IS NULL OR form = $8)
+  AND ($8::text[] IS NULL OR form = ANY ($8))
   AND deleted_at IS NULL
 ORDER BY id DESC LIMIT $9

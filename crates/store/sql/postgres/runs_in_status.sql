@@ -8,7 +8,7 @@ WHERE status <> 'completed'
   AND (status, parked, org, id) <= ($6, false, $1, $2) AND (status, parked, org, id) >= ($6, false, $1, $3)
   AND created_at >= $4 AND created_at < $5
   AND ($7::uuid IS NULL OR workflow <> $7)
-  AND ($8::text IS NULL OR form = $8)
+  AND ($8::text[] IS NULL OR form = ANY ($8))
   AND deleted_at IS NULL
 ORDER BY status DESC, parked DESC, org DESC, id DESC LIMIT $9)
 UNION ALL
@@ -19,7 +19,7 @@ WHERE status <> 'completed'
   AND (status, parked, org, id) <= ($6, true, $1, $2) AND (status, parked, org, id) >= ($6, true, $1, $3)
   AND created_at >= $4 AND created_at < $5
   AND ($7::uuid IS NULL OR workflow <> $7)
-  AND ($8::text IS NULL OR form = $8)
+  AND ($8::text[] IS NULL OR form = ANY ($8))
   AND deleted_at IS NULL
 ORDER BY status DESC, parked DESC, org DESC, id DESC LIMIT $9)
 ORDER BY id DESC LIMIT $9

@@ -6,6 +6,6 @@ FROM runs
 WHERE org = $1 AND (workflow, id) <= ($7, $2) AND (workflow, id) >= ($7, $3)
   AND created_at >= $4 AND created_at < $5
   AND ($6::text[] IS NULL OR status = ANY ($6))
-  AND ($8::text IS NULL OR form = $8)
+  AND ($8::text[] IS NULL OR form = ANY ($8))
   AND deleted_at IS NULL
 ORDER BY workflow DESC, id DESC LIMIT $9

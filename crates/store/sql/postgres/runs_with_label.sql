@@ -12,6 +12,6 @@ WHERE labels.org = $1 AND labels.run <= $2 AND labels.run >= $3
   AND ($7::uuid IS NULL OR workflow = $7)
   AND ($8::uuid IS NULL OR workflow <> $8)
   AND labels.key = $9 AND labels.value = $10
-  AND ($11::text IS NULL OR form = $11)
+  AND ($11::text[] IS NULL OR form = ANY ($11))
   AND deleted_at IS NULL
 ORDER BY labels.run DESC LIMIT $12

@@ -5,11 +5,14 @@
 //! a plain filter.
 
 use super::columns::{Attempted, EscapedText, Id, limit, org_of, run_id, run_row, sql};
+use super::errors::Failure;
 use super::session::{Params, Session};
-use crate::rows::{ID_LAG, RunFilter, RunRow};
+use crate::Error;
+use crate::rows::{ID_LAG, ListedRun, RunFilter, RunRow, UnreadableRow, listed_id};
 use kernel::plan::Form;
 use kernel::{OrgId, RunId, RunStatus, Timestamp};
 use std::collections::HashSet;
+use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 /// Smallest page to read when a filter has more than one label.
@@ -21,7 +24,7 @@ pub(super) async fn run(session: &Session, org: OrgId, run: RunId) -> Attempted<
     Ok(row.filter(|row| row.deleted_at.is_none()))
 }
 
-pub(super) async fn runs(session: &Session, org: OrgId, filter: &RunFilter) -> Attempted<Vec<RunRow>> {
+pub(super) async fn runs(session: &Session, org: OrgId, filter: &RunFilter) -> Attempted<Vec<ListedRun>> {
     let Some((label, others)) = filter.labels.split_first() else { return list(session, org, filter, None).await };
     // The index of the first label gives the order. The other labels are looked up, one page after another, until there
     // are enough runs.
@@ -31,13 +34,13 @@ pub(super) async fn runs(session: &Session, org: OrgId, filter: &RunFilter) -> A
     loop {
         let mut page = list(session, org, &filter, Some(label)).await?;
         let is_last = page.len() < filter.limit;
-        filter.before = page.last().map(|row| row.id).or(filter.before);
+        filter.before = page.last().map(listed_id).or(filter.before);
         for (key, value) in others {
-            let ids: Vec<Id> = page.iter().map(|row| Id(row.id.0)).collect();
+            let ids: Vec<Id> = page.iter().map(|row| Id(listed_id(row).0)).collect();
             let (key, value) = (EscapedText::of(key), EscapedText::of(value));
             let found = session.query(sql!("postgres/labels_of"), &[&org_of(org), &key, &value, &ids]).await?;
             let labelled: HashSet<RunId> = found.iter().map(|row| run_id(row, 0)).collect::<Attempted<_>>()?;
-            page.retain(|row| labelled.contains(&row.id));
+            page.retain(|row| labelled.contains(&listed_id(row)));
         }
         rows.extend(page);
         if is_last || rows.len() >= wanted {
@@ -52,7 +55,7 @@ async fn list(
     org: OrgId,
     filter: &RunFilter,
     label: Option<&(String, String)>,
-) -> Attempted<Vec<RunRow>> {
+) -> Attempted<Vec<ListedRun>> {
     let org = org_of(org);
     let since = filter.since.map_or(i64::MIN, |at| at.0);
     let until = filter.until.unwrap_or(Timestamp::NEVER).0;
@@ -67,41 +70,49 @@ async fn list(
         (!filter.statuses.is_empty()).then(|| filter.statuses.iter().map(|status| status.as_str()).collect());
     let limit = limit(filter.limit);
     let workflow = filter.workflow.map(|workflow| Id(workflow.0));
-    let form = filter.form.map(Form::as_str);
+    let forms: Option<Vec<&str>> =
+        (!filter.forms.is_empty()).then(|| filter.forms.iter().copied().map(Form::as_str).collect());
     let except = filter.except.filter(|except| filter.workflow != Some(*except)).map(|except| Id(except.0));
 
     if let Some((key, value)) = label {
         let (key, value) = (EscapedText::of(key), EscapedText::of(value));
         let params: [&(dyn ToSql + Sync); 12] =
-            [&org, &last, &oldest, &since, &until, &statuses, &workflow, &except, &key, &value, &form, &limit];
+            [&org, &last, &oldest, &since, &until, &statuses, &workflow, &except, &key, &value, &forms, &limit];
         return page(session, sql!("postgres/runs_with_label"), &params).await;
     }
     if let Some(workflow) = workflow {
         let params: [&(dyn ToSql + Sync); 9] =
-            [&org, &last, &oldest, &since, &until, &statuses, &workflow, &form, &limit];
+            [&org, &last, &oldest, &since, &until, &statuses, &workflow, &forms, &limit];
         return page(session, sql!("postgres/runs_of_workflow"), &params).await;
     }
     if filter.statuses.is_empty() || filter.statuses.contains(&RunStatus::Completed) {
         let params: [&(dyn ToSql + Sync); 9] =
-            [&org, &last, &oldest, &since, &until, &statuses, &except, &form, &limit];
+            [&org, &last, &oldest, &since, &until, &statuses, &except, &forms, &limit];
         return page(session, sql!("postgres/runs_all"), &params).await;
     }
     // All in one snapshot, so that a run whose status changes meanwhile is in the list exactly once.
     let statuses: Vec<&str> = filter.statuses.iter().map(|status| status.as_str()).collect();
     let reads = statuses.iter().map(|status| -> (&'static str, Params<'_>) {
         let params = vec![&org as _, &last as _, &oldest as _, &since as _, &until as _, status as _];
-        (sql!("postgres/runs_in_status"), [params, vec![&except as _, &form as _, &limit as _]].concat())
+        (sql!("postgres/runs_in_status"), [params, vec![&except as _, &forms as _, &limit as _]].concat())
     });
     let answers = session.query_snapshot(reads.collect()).await?;
-    let mut rows = answers.iter().flatten().map(run_row).collect::<Attempted<Vec<_>>>()?;
-    rows.sort_unstable_by_key(|row| std::cmp::Reverse(row.id));
-    rows.dedup_by_key(|row| row.id);
+    let mut rows = answers.iter().flatten().map(listed).collect::<Attempted<Vec<_>>>()?;
+    rows.sort_unstable_by_key(|row| std::cmp::Reverse(listed_id(row)));
+    rows.dedup_by_key(|row| listed_id(row));
     rows.truncate(filter.limit);
     Ok(rows)
 }
 
-async fn page(session: &Session, statement: &'static str, params: &[&(dyn ToSql + Sync)]) -> Attempted<Vec<RunRow>> {
-    session.query(statement, params).await?.iter().map(run_row).collect()
+async fn page(session: &Session, statement: &'static str, params: &[&(dyn ToSql + Sync)]) -> Attempted<Vec<ListedRun>> {
+    session.query(statement, params).await?.iter().map(listed).collect()
+}
+
+fn listed(row: &Row) -> Attempted<ListedRun> {
+    match run_row(row) {
+        Err(Failure::Other(Error::Corrupt(what))) => Ok(Err(UnreadableRow { id: run_id(row, 1)?, what })),
+        read => read.map(Ok),
+    }
 }
 
 /// No run created at or after this time has a smaller id.

@@ -10,7 +10,7 @@
 use super::columns::sql;
 use super::errors::{Failure, on_read};
 use super::run_heads::{Head, Key};
-use super::{catalog, journal, side_rows};
+use super::{catalog, journal, notifications};
 use crate::crash::{self, Point};
 use crate::rows::{Erased, Erasure, RunRow};
 use crate::{Error, Result};
@@ -80,7 +80,7 @@ fn ended(
     if !row.status.is_terminal() {
         return Ok(Err(Erased::NotEnded));
     }
-    if !side_rows::run_notifications(connection, key.0, key.1).map_err(Failure::Other)?.is_empty() {
+    if !notifications::run_notifications(connection, key.0, key.1).map_err(Failure::Other)?.is_empty() {
         return Ok(Err(Erased::NotificationsPending));
     }
     Ok(Ok((row, head)))

@@ -4,18 +4,18 @@
 //! statement changes the speed, never the result: the random operations of `testkit::conformance` compare all four with
 //! a plain filter.
 
-use super::columns::{AFTER_EVERY_ID, limit, run_row, sql};
+use super::columns::{AFTER_EVERY_ID, limit, run_id, run_row, sql};
 use super::errors::on_read;
 use crate::Result;
-use crate::rows::{ID_LAG, RunFilter, RunRow};
+use crate::rows::{ID_LAG, ListedRun, RunFilter, UnreadableRow, listed_id};
 use kernel::plan::Form;
-use kernel::{OrgId, RunStatus, Timestamp};
+use kernel::{OrgId, RunId, RunStatus, Timestamp};
 use rusqlite::{Connection, Params, Row, params};
 
 /// Smallest page to read when a filter has more than one label.
 const PAGE_MIN: usize = 256;
 
-pub(super) fn runs(connection: &Connection, org: OrgId, filter: &RunFilter) -> Result<Vec<RunRow>> {
+pub(super) fn runs(connection: &Connection, org: OrgId, filter: &RunFilter) -> Result<Vec<ListedRun>> {
     let view = connection.unchecked_transaction().map_err(on_read)?;
     let Some((label, others)) = filter.labels.split_first() else { return list(&view, org, filter, None) };
     // The index of the first label gives the order. The other labels are looked up run by run, one page after another,
@@ -26,9 +26,9 @@ pub(super) fn runs(connection: &Connection, org: OrgId, filter: &RunFilter) -> R
     loop {
         let page = list(&view, org, &filter, Some(label))?;
         let is_last = page.len() < filter.limit;
-        filter.before = page.last().map(|row| row.id).or(filter.before);
+        filter.before = page.last().map(listed_id).or(filter.before);
         for row in page {
-            if rows.len() < wanted && has_all(&view, &row, others)? {
+            if rows.len() < wanted && has_all(&view, (org, listed_id(&row)), others)? {
                 rows.push(row);
             }
         }
@@ -38,47 +38,47 @@ pub(super) fn runs(connection: &Connection, org: OrgId, filter: &RunFilter) -> R
     }
 }
 
-fn has_all(view: &Connection, row: &RunRow, labels: &[(String, String)]) -> Result<bool> {
+fn has_all(view: &Connection, (org, run): (OrgId, RunId), labels: &[(String, String)]) -> Result<bool> {
     let mut statement = view.prepare_cached(sql!("label_exists")).map_err(on_read)?;
     for (key, value) in labels {
-        if !statement.exists(params![row.org.0, key, value, row.id.0]).map_err(on_read)? {
+        if !statement.exists(params![org.0, key, value, run.0]).map_err(on_read)? {
             return Ok(false);
         }
     }
     Ok(true)
 }
 
-fn list(view: &Connection, org: OrgId, filter: &RunFilter, label: Option<&(String, String)>) -> Result<Vec<RunRow>> {
+fn list(view: &Connection, org: OrgId, filter: &RunFilter, label: Option<&(String, String)>) -> Result<Vec<ListedRun>> {
     let since = filter.since.map_or(i64::MIN, |at| at.0);
     let until = filter.until.unwrap_or(Timestamp::NEVER).0;
     // An id is never generated after its run is created, nor long before, so no id outside these bounds can match.
     let (oldest, newest) = (oldest_id(filter.since), newest_id(filter.until));
     let before: &[u8] = filter.before.as_ref().map_or(&newest[..], |run| &run.0[..]).min(&newest);
-    let statuses = name_list(&filter.statuses);
+    let statuses = name_list(filter.statuses.iter().map(|status| status.as_str()));
     let limit = limit(filter.limit);
     let workflow = filter.workflow.map(|workflow| workflow.0);
-    let form = filter.form.map(Form::as_str);
+    let forms = name_list(filter.forms.iter().copied().map(Form::as_str));
     let except = filter.except.filter(|except| filter.workflow != Some(*except)).map(|except| except.0);
 
     if let Some((key, value)) = label {
-        let params = params![org.0, before, oldest, since, until, statuses, workflow, except, key, value, form, limit];
+        let params = params![org.0, before, oldest, since, until, statuses, workflow, except, key, value, forms, limit];
         return page(view, sql!("runs_with_label"), params);
     }
     if workflow.is_some() {
-        let params = params![org.0, before, oldest, since, until, statuses, workflow, form, limit];
+        let params = params![org.0, before, oldest, since, until, statuses, workflow, forms, limit];
         return page(view, sql!("runs_of_workflow"), params);
     }
     if filter.statuses.is_empty() || filter.statuses.contains(&RunStatus::Completed) {
-        let params = params![org.0, before, oldest, since, until, statuses, except, form, limit];
+        let params = params![org.0, before, oldest, since, until, statuses, except, forms, limit];
         return page(view, sql!("runs_all"), params);
     }
     let mut rows = Vec::new();
     for status in &filter.statuses {
-        let params = params![org.0, before, oldest, since, until, status.as_str(), except, form, limit];
+        let params = params![org.0, before, oldest, since, until, status.as_str(), except, forms, limit];
         rows.extend(page(view, sql!("runs_in_status"), params)?);
     }
-    rows.sort_unstable_by_key(|row| std::cmp::Reverse(row.id));
-    rows.dedup_by_key(|row| row.id);
+    rows.sort_unstable_by_key(|row| std::cmp::Reverse(listed_id(row)));
+    rows.dedup_by_key(|row| listed_id(row));
     rows.truncate(filter.limit);
     Ok(rows)
 }
@@ -104,8 +104,15 @@ fn first_id(at: Timestamp) -> [u8; 16] {
     id
 }
 
-fn page(connection: &Connection, statement: &str, params: impl Params) -> Result<Vec<RunRow>> {
-    many(connection, statement, params, run_row)
+fn page(connection: &Connection, statement: &str, params: impl Params) -> Result<Vec<ListedRun>> {
+    many(connection, statement, params, |row| match run_row(row) {
+        Ok(read) => Ok(Ok(read)),
+        // The error of one row has no SQLite code; any other concerns the whole list.
+        Err(error) if error.sqlite_error_code().is_none() => {
+            Ok(Err(UnreadableRow { id: run_id(row, 1)?, what: error.to_string() }))
+        }
+        Err(error) => Err(error),
+    })
 }
 
 /// Every row that a statement returns.
@@ -121,7 +128,7 @@ pub(super) fn many<T>(
 }
 
 /// A JSON list for `json_each`; names need no escapes. `None` means any.
-fn name_list(statuses: &[RunStatus]) -> Option<String> {
-    let names: Vec<String> = statuses.iter().map(|status| format!("\"{status}\"")).collect();
+fn name_list<'n>(names: impl Iterator<Item = &'n str>) -> Option<String> {
+    let names: Vec<String> = names.map(|name| format!("\"{name}\"")).collect();
     if names.is_empty() { None } else { Some(format!("[{}]", names.join(","))) }
 }

@@ -305,3 +305,23 @@ fn deleted_records_are_not_taken_for_lost_writes() {
     end_all();
     assert_eq!(store.counters().rollbacks, 1, "its key does not exist any more");
 }
+
+#[test]
+fn a_row_that_cannot_be_read_does_not_hide_the_others() {
+    let database = Database::new();
+    let store = open(&database.url);
+    runtime().block_on(store.commit(&batch([start(run(1)), start(run(2)), start(run(3))]))).unwrap();
+    shared()
+        .sql(name_in(&database.url), &format!("UPDATE onward.runs SET hash = '\\x00' WHERE id = '{}'", uuid(run(2))));
+    let filter = store::RunFilter { limit: 9, ..Default::default() };
+    for filter in [filter.clone(), store::RunFilter { statuses: vec![kernel::RunStatus::Running], ..filter }] {
+        let listed = runtime().block_on(store.runs(ORG, &filter)).unwrap();
+        assert_eq!(listed.iter().map(store::listed_id).collect::<Vec<_>>(), [run(3), run(2), run(1)]);
+        assert_eq!(listed.iter().map(|one| one.is_ok()).collect::<Vec<_>>(), [true, false, true]);
+    }
+}
+
+/// An id as Postgres writes it.
+fn uuid(id: kernel::RunId) -> String {
+    id.0.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -3,8 +3,8 @@
 use crate::postgres::{Database, open, runtime};
 use std::process::Command;
 use store::prelude::*;
-use store::{Error, PostgresStore};
-use testkit::conformance::fixtures::{ORG, batch, run, start};
+use store::{Error, PostgresStore, WorkflowKey};
+use testkit::conformance::fixtures::{ORG, batch, new_workflow, run, start};
 use testkit::postgres::{PostgresCluster, name_in, shared};
 
 fn try_open(url: &str) -> Result<PostgresStore, Error> {
@@ -53,6 +53,37 @@ fn nodes_that_start_at_the_same_time_create_the_schema_once() {
     });
     let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/migrations/postgres")).unwrap().count();
     assert_eq!(shared().sql(name_in(&url), "SELECT count(*) FROM onward.schema_migrations"), files.to_string());
+}
+
+/// Turns a database into one of the release before lowerings.
+const BEFORE_LOWERING: &str = "
+    ALTER TABLE onward.runs DROP COLUMN lowering;
+    ALTER TABLE onward.workflows DROP COLUMN lowering;
+    ALTER TABLE onward.definitions DROP CONSTRAINT definitions_pkey, ADD CONSTRAINT definitions_pkey PRIMARY KEY (org, hash);
+    ALTER TABLE onward.definitions DROP COLUMN lowering;
+    DELETE FROM onward.schema_migrations WHERE version >= 3";
+
+#[test]
+fn m7_a_database_from_before_lowerings_keeps_its_plans() {
+    let url = shared().database();
+    let store = open(&url);
+    let new = new_workflow(1, "a", "a");
+    runtime().block_on(store.create_workflow(&new)).unwrap().unwrap();
+    runtime().block_on(store.commit(&batch([start(run(1))]))).unwrap();
+    drop(store);
+    shared().sql(name_in(&url), BEFORE_LOWERING);
+    let again = open(&url);
+    let definition = runtime().block_on(again.definition(ORG, new.row.hash, Some(0))).unwrap();
+    assert_eq!(definition, Some(new.definition.clone()));
+    assert_eq!(runtime().block_on(again.run(ORG, run(1))).unwrap().unwrap().lowering, 0);
+    let key = WorkflowKey::Id(new.row.id);
+    assert_eq!(runtime().block_on(again.workflow(ORG, &key)).unwrap().unwrap().lowering, 0);
+    assert_eq!(runtime().block_on(again.active_runs()), Ok(vec![(ORG, run(1))]));
+    // The same definition can be stored again as this release lowers it.
+    let relowered = store::StoredDefinition { lowering: 1, ..new.definition.clone() };
+    let other = store::NewWorkflow { definition: relowered.clone(), ..new_workflow(2, "b", "b") };
+    runtime().block_on(again.create_workflow(&other)).unwrap().unwrap();
+    assert_eq!(runtime().block_on(again.definition(ORG, new.row.hash, Some(1))), Ok(Some(relowered)));
 }
 
 #[test]

@@ -303,7 +303,7 @@ fn a_store_with_unlisted_runs_and_stale_rows_is_corrected_when_opened() {
     let is_evicted = |id| now(again.run(ORG, id)).unwrap().unwrap().evicted;
     assert_eq!([claimed, evicted, new].map(is_evicted), [false, true, false]);
     let filter = RunFilter { statuses: vec![RunStatus::Running], limit: 9, ..RunFilter::default() };
-    let listed: Vec<RunId> = now(again.runs(ORG, &filter)).unwrap().into_iter().map(|row| row.id).collect();
+    let listed: Vec<RunId> = now(again.runs(ORG, &filter)).unwrap().iter().map(store::listed_id).collect();
     assert_eq!(listed, [new, evicted, claimed]);
     for (id, last) in [(claimed, 2), (evicted, 1), (new, 1)] {
         assert_eq!(commit(&again, [append(id, last)]), [WriteVerdict::Committed]);

@@ -130,6 +130,11 @@ async fn a_workflow_edit_needs_the_current_row(store: Arc<dyn Store>) {
     assert_eq!(store.edit_workflow(&to_b).await, Ok(Edited::Taken(NameTaken::Name)));
     let to_b = edit(&first.row, |row| row.slug = "b".into());
     assert_eq!(store.edit_workflow(&to_b).await, Ok(Edited::Taken(NameTaken::Slug)));
+    store.create_workflow(&new_workflow(3, "D", "d")).await.unwrap().unwrap();
+    let to_d = edit(&first.row, |row| row.name = "d".into());
+    assert_eq!(store.edit_workflow(&to_d).await, Ok(Edited::Taken(NameTaken::NameIsSlug)));
+    let to_d = edit(&first.row, |row| row.slug = "D".into());
+    assert_eq!(store.edit_workflow(&to_d).await, Ok(Edited::Taken(NameTaken::SlugIsName)));
     let unknown = WorkflowRow { id: workflow_id(9), ..seen.clone() };
     assert_eq!(store.edit_workflow(&edit(&unknown, |_| {})).await, Ok(Edited::Changed));
     let elsewhere = WorkflowRow { org: OTHER_ORG, ..first.row.clone() };

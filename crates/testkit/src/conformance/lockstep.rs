@@ -549,7 +549,7 @@ impl RandomOperations {
             statuses,
             workflow: self.rng.one_in(3).then(|| workflow_id(self.rng.below(3))),
             except: self.rng.one_in(3).then(|| workflow_id(self.rng.below(3))),
-            form: self.rng.one_in(4).then(|| self.form()),
+            forms: (0..self.rng.below(8).saturating_sub(5)).map(|_| self.form()).collect(),
             labels: (0..self.rng.below(3)).map(|_| self.label()).collect(),
             since: self.rng.one_in(3).then(|| at(100 + self.rng.below(RUNS) as i64)),
             until: self.rng.one_in(3).then(|| at(100 + self.rng.below(RUNS) as i64)),

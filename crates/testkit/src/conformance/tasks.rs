@@ -10,7 +10,7 @@ use std::sync::Arc;
 use store::WriteVerdict::{Committed, Conflict, KeyTaken, Undone};
 use store::{
     Erased, Erasure, QueuePosition, Rate, ReadyChange, ReadyRow, RunFilter, RunInsert, RunRow, RunWrite, Store,
-    StoredDefinition, TypePause, TypeRow, WorkerRow,
+    StoredDefinition, TypePause, TypeRow, WorkerRow, listed_id,
 };
 
 cases![
@@ -187,7 +187,7 @@ async fn a_list_by_status_includes_evicted_runs(store: Arc<dyn Store>) {
     let list = async |before, limit| {
         let filter = RunFilter { statuses: vec![RunStatus::Running], before, limit, ..Default::default() };
         let rows = store.runs(ORG, &filter).await.unwrap();
-        rows.iter().map(|row| (0..9).find(|n| run(*n) == row.id).unwrap()).collect::<Vec<u64>>()
+        rows.iter().map(|row| (0..9).find(|n| run(*n) == listed_id(row)).unwrap()).collect::<Vec<u64>>()
     };
     assert_eq!(list(None, 99).await, [8, 7, 6, 5, 4, 3, 2, 1, 0]);
     assert_eq!(list(None, 4).await, [8, 7, 6, 5]);
@@ -201,16 +201,18 @@ async fn runs_can_be_filtered_by_form(store: Arc<dyn Store>) {
         let first = RunWrite { row: Some(RunRow { form, ..row(ORG, run(n), RunStatus::Failed) }), ..start(run(n)) };
         commit(&store, [born(first, RunInsert { labels, ..Default::default() })]).await;
     }
-    let tasks = RunFilter { form: Some(Form::Task), limit: 9, ..Default::default() };
-    let ids = async |filter| store.runs(ORG, &filter).await.unwrap().iter().map(|r| r.id).collect::<Vec<_>>();
+    let tasks = RunFilter { forms: vec![Form::Task], limit: 9, ..Default::default() };
+    let ids = async |filter| store.runs(ORG, &filter).await.unwrap().iter().map(listed_id).collect::<Vec<_>>();
     assert_eq!(ids(tasks.clone()).await, [run(4), run(2)]);
     assert_eq!(ids(RunFilter { statuses: vec![RunStatus::Failed], ..tasks.clone() }).await, [run(4), run(2)]);
     assert_eq!(ids(RunFilter { labels: vec![("k".into(), "v".into())], ..tasks.clone() }).await, [run(4), run(2)]);
     assert_eq!(
-        ids(RunFilter { workflow: Some(row(ORG, run(2), RunStatus::Failed).workflow), ..tasks }).await,
+        ids(RunFilter { workflow: Some(row(ORG, run(2), RunStatus::Failed).workflow), ..tasks.clone() }).await,
         [run(2)]
     );
-    assert_eq!(ids(RunFilter { form: Some(Form::Script), limit: 9, ..Default::default() }).await, []);
+    let both = vec![Form::Graph, Form::Task];
+    assert_eq!(ids(RunFilter { forms: both, ..tasks.clone() }).await, [run(4), run(3), run(2), run(1)]);
+    assert_eq!(ids(RunFilter { forms: vec![Form::Script], limit: 9, ..Default::default() }).await, []);
 }
 
 async fn a_delayed_task_is_not_in_a_concurrency_group(store: Arc<dyn Store>) {

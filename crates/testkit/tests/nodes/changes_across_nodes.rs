@@ -272,7 +272,7 @@ async fn two_nodes_start_every_fire_time_of_a_schedule_once() {
     let runs = b.store.runs(ORG, &filter).await.unwrap();
     let mut fire_times = BTreeSet::new();
     for run in &runs {
-        let reading = b.engine.runs.read(ORG, run.id).await.unwrap().unwrap();
+        let reading = b.engine.runs.read(ORG, store::listed_id(run)).await.unwrap().unwrap();
         let origin = &reading.run.state.origin;
         assert!(fire_times.insert((origin.trigger_id, origin.nominal)), "a fire time started two runs");
     }

@@ -2,7 +2,7 @@
 
 use super::super::outbox::NOTIFIER;
 use super::super::replay::Edition;
-use super::super::run_queries::Reading;
+use super::super::run_queries::{Reading, UnreadableRun};
 use super::super::runs::{Idempotency, StartedRun};
 use super::task_types::type_id;
 use super::{TaskKey, Tasks};
@@ -10,10 +10,12 @@ use crate::error::Error;
 use kernel::plan::Form;
 use kernel::run::Phase;
 use kernel::{Answer, Input, OrgId, RunId, RunStatus, StepStatus, TaskStatus, Timestamp};
-use store::{Erased, RunFilter, RunRow};
+use store::{Erased, ListedRun, RunFilter, listed_id};
 
 /// Tasks that one bulk call changes.
 const BULK_MAX: usize = 10_000;
+/// Tasks that the answer to a bulk call names.
+const NAMED_MAX: usize = 100;
 const PAGE: usize = 200;
 /// Rows read for one page of a list, when few of them pass the filter.
 const ROWS_READ_MAX: usize = 10_000;
@@ -49,12 +51,32 @@ pub enum Bulk {
     Delete,
 }
 
+/// A page of tasks, newest first.
+#[derive(Default)]
+pub struct TaskPage {
+    pub tasks: Vec<TaskReading>,
+    pub unreadable: Vec<UnreadableRun>,
+    /// The cursor of the next page, if there may be one.
+    pub next: Option<RunId>,
+}
+
 #[derive(Debug, Default)]
 pub struct BulkDone {
     pub matched: usize,
     pub changed: usize,
+    /// The first of the tasks that matched.
     pub tasks: Vec<TaskKey>,
+    /// The first of the tasks that were left out because they cannot be read.
+    pub unreadable: Vec<UnreadableRun>,
     pub more: bool,
+}
+
+impl BulkDone {
+    fn leave_out(&mut self, unreadable: UnreadableRun) {
+        if self.unreadable.len() < NAMED_MAX {
+            self.unreadable.push(unreadable);
+        }
+    }
 }
 
 /// The result of a retry.
@@ -115,32 +137,39 @@ impl Tasks {
         Ok(made.map(|(id, _)| RunId(id)))
     }
 
-    /// Plain tasks, newest first, and the cursor of the next page if there may be one.
-    pub async fn list(&self, org: OrgId, filter: &TaskFilter) -> Result<(Vec<TaskReading>, Option<RunId>), Error> {
-        let mut found = Vec::new();
+    /// Plain tasks, newest first.
+    pub async fn list(&self, org: OrgId, filter: &TaskFilter) -> Result<TaskPage, Error> {
+        let mut page = TaskPage::default();
         let mut before = filter.before;
         let mut rows_read = 0;
         loop {
-            let limit = (filter.limit - found.len()).max(PAGE.min(filter.limit));
+            let limit = (filter.limit - page.tasks.len()).max(PAGE.min(filter.limit));
             let rows = self.task_rows(org, filter, before, limit).await?;
             let is_last = rows.len() < limit;
             for row in rows {
                 rows_read += 1;
-                before = Some(row.id);
-                let Some(reading) = self.runs.read(org, row.id).await? else { continue };
-                if filter.status.is_some_and(|status| status_of(&reading, 0) != status) {
-                    continue;
+                let run = listed_id(&row);
+                before = Some(run);
+                let read = match row {
+                    Ok(_) => self.runs.read(org, run).await,
+                    Err(row) => Err(UnreadableRun::from(row).error),
+                };
+                match read {
+                    Ok(None) => {}
+                    Ok(Some(reading)) if filter.status.is_some_and(|status| status_of(&reading, 0) != status) => {}
+                    Ok(Some(reading)) => page.tasks.push(self.as_task(org, TaskKey::plain(run), 0, reading).await?),
+                    Err(error) if error.is_unreadable_run() => page.unreadable.push(UnreadableRun { run, error }),
+                    Err(error) => return Err(error),
                 }
-                found.push(self.as_task(org, TaskKey::plain(row.id), 0, reading).await?);
-                if found.len() == filter.limit {
-                    return Ok((found, before));
+                if page.tasks.len() + page.unreadable.len() == filter.limit {
+                    return Ok(TaskPage { next: before, ..page });
                 }
             }
             if is_last {
-                return Ok((found, None));
+                return Ok(page);
             }
             if rows_read >= ROWS_READ_MAX {
-                return Ok((found, before));
+                return Ok(TaskPage { next: before, ..page });
             }
         }
     }
@@ -152,11 +181,11 @@ impl Tasks {
         filter: &TaskFilter,
         before: Option<RunId>,
         limit: usize,
-    ) -> Result<Vec<RunRow>, Error> {
+    ) -> Result<Vec<ListedRun>, Error> {
         let rows = RunFilter {
             statuses: filter.status.map(run_statuses).unwrap_or_default(),
             except: Some(NOTIFIER),
-            form: Some(Form::Task),
+            forms: vec![Form::Task],
             labels: filter.labels.clone(),
             since: filter.since,
             until: filter.until,
@@ -170,8 +199,7 @@ impl Tasks {
             Some(prefix) => {
                 let types = self.core.store.task_types(org, prefix, None, TYPES_MAX + 1).await?;
                 if types.len() > TYPES_MAX {
-                    let message = format!("more than {TYPES_MAX} types begin with `{prefix}`");
-                    return Err(Error::Refused(message));
+                    return Err(Error::TooManyTypes(prefix.to_owned()));
                 }
                 types.into_iter().map(|row| row.name).collect()
             }
@@ -181,7 +209,7 @@ impl Tasks {
             let of_type = RunFilter { workflow: Some(type_id(&name)), ..rows.clone() };
             all.extend(self.core.store.runs(org, &of_type).await?);
         }
-        all.sort_by_key(|row| std::cmp::Reverse(row.id));
+        all.sort_by_key(|row| std::cmp::Reverse(listed_id(row)));
         all.truncate(limit);
         Ok(all)
     }
@@ -212,7 +240,7 @@ impl Tasks {
     pub async fn delete(&self, org: OrgId, key: TaskKey, actor: String) -> Result<(), Error> {
         self.get(org, key).await?.ok_or(Error::NotFound("task"))?;
         if key.step.is_some() {
-            return Err(Error::Refused("a step of a run cannot be deleted; delete or cancel its run".into()));
+            return Err(Error::RunOpen("a step of a run cannot be deleted; delete or cancel its run".into()));
         }
         self.runs.cancel(org, key.run, actor, "deleted".into()).await?;
         let hidden = self.core.store.hide(org, key.run, self.core.now()).await;
@@ -238,8 +266,11 @@ impl Tasks {
         let mut done = BulkDone::default();
         let mut filter = TaskFilter { limit: PAGE, ..filter };
         loop {
-            let (tasks, next) = self.list(org, &filter).await?;
-            for task in tasks {
+            let page = self.list(org, &filter).await?;
+            for unreadable in page.unreadable {
+                done.leave_out(unreadable);
+            }
+            for task in page.tasks {
                 let status = status_of(&task.reading, task.step);
                 let is_open = matches!(status, TaskStatus::Pending | TaskStatus::Leased);
                 let waits = matches!(task.reading.run.step(task.step).phase, Phase::Retrying { .. });
@@ -256,7 +287,7 @@ impl Tasks {
                     return Ok(done);
                 }
                 done.matched += 1;
-                if done.tasks.len() < 100 {
+                if done.tasks.len() < NAMED_MAX {
                     done.tasks.push(task.key);
                 }
                 if is_dry {
@@ -265,8 +296,11 @@ impl Tasks {
                 let actor = actor.to_owned();
                 let result = match action {
                     Bulk::Cancel => {
-                        let (answer, _) = self.runs.cancel(org, task.key.run, actor, String::new()).await?;
-                        if answer == Answer::Applied { Ok(()) } else { Err(Error::TaskState(status)) }
+                        let cancelled = self.runs.cancel(org, task.key.run, actor, String::new()).await;
+                        cancelled.and_then(|(answer, _)| match answer {
+                            Answer::Applied => Ok(()),
+                            _ => Err(Error::TaskState(status)),
+                        })
                     }
                     Bulk::Retry => self.retry(org, task.key, actor).await.map(drop),
                     Bulk::Delete => self.delete(org, task.key, actor).await,
@@ -275,10 +309,13 @@ impl Tasks {
                     Ok(()) => done.changed += 1,
                     // The task changed meanwhile and no longer needs the action.
                     Err(Error::TaskState(_) | Error::NotFound(_) | Error::RunOpen(_)) => {}
+                    Err(error) if error.is_unreadable_run() => {
+                        done.leave_out(UnreadableRun { run: task.key.run, error });
+                    }
                     Err(error) => return Err(error),
                 }
             }
-            match next {
+            match page.next {
                 Some(next) => filter.before = Some(next),
                 None => return Ok(done),
             }

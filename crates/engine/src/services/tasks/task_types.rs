@@ -7,13 +7,16 @@ use crate::error::Error;
 use crate::mailbox::{Command, QueueQuery, Reply};
 use crate::version::Version;
 use kernel::plan::Form;
-use kernel::{OrgId, Plan, Timestamp, WorkflowId};
+use kernel::run::WaitKind;
+use kernel::{OrgId, Plan, RunStatus, Timestamp, WorkflowId};
 use lang::task::TaskSettings;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use store::{ClusterEvent, Rate, StoredDefinition, TypePause, TypeRow, WorkerRow, WorkflowRow};
+use store::{
+    ClusterEvent, Rate, RunFilter, RunRow, StoredDefinition, TypePause, TypeRow, WorkerRow, WorkflowRow, listed_id,
+};
 
 /// Types in the cache; when it is full, it is cleared.
 const TYPES_MAX: usize = 4_096;
@@ -24,6 +27,9 @@ const WORKERS_KEPT: kernel::Span = kernel::Span::from_days(1);
 /// How often changed workers are stored, and every how many times all workers are.
 const STORE_EVERY: Duration = Duration::from_secs(5);
 const STORE_ALL_EVERY: u32 = 12;
+/// Rows of waiting tasks that are read to count those of one type, and how many at a time.
+const RETRYING_ROWS_MAX: usize = 100_000;
+const PAGE: usize = 1_000;
 
 /// A type with the settings of a submission: one definition that runs can start from.
 pub struct TypeEdition {
@@ -76,6 +82,8 @@ pub struct TypeView {
     pub ready: u64,
     pub leased: u32,
     pub workers: u32,
+    /// Single tasks that wait for their next attempt; only where one type was asked for.
+    pub retrying: Option<u64>,
 }
 
 /// The workflow id of a type's runs: a hash of the name, with the version bits of a UUIDv8 to tell it from others.
@@ -205,7 +213,28 @@ fn new_type(org: OrgId, name: &str, now: Timestamp) -> TypeRow {
 impl Tasks {
     pub async fn task_type(&self, org: OrgId, name: &str) -> Result<Option<TypeView>, Error> {
         let Some(row) = self.core.store.task_type(org, name).await? else { return Ok(None) };
-        Ok(self.viewed(org, vec![row]).await?.pop())
+        let Some(view) = self.viewed(org, vec![row]).await?.pop() else { return Ok(None) };
+        let retrying = Some(self.retrying(org, name).await?);
+        Ok(Some(TypeView { retrying, ..view }))
+    }
+
+    /// How many single tasks of a type wait for their next attempt. They are neither ready nor in the task queue, so
+    /// the rows of waiting runs are counted, up to [`RETRYING_ROWS_MAX`].
+    async fn retrying(&self, org: OrgId, name: &str) -> Result<u64, Error> {
+        let workflow = type_id(name);
+        let waits = |row: &RunRow| row.workflow == workflow && row.waiting & 1 << WaitKind::Retry as u32 != 0;
+        let (statuses, forms) = (vec![RunStatus::Waiting], vec![Form::Task]);
+        let mut filter = RunFilter { statuses, forms, limit: PAGE, ..Default::default() };
+        let mut count = 0;
+        for _ in 0..RETRYING_ROWS_MAX / PAGE {
+            let page = self.core.store.runs(org, &filter).await?;
+            count += page.iter().flatten().filter(|row| waits(row)).count() as u64;
+            match page.last().filter(|_| page.len() == PAGE) {
+                Some(last) => filter.before = Some(listed_id(last)),
+                None => break,
+            }
+        }
+        Ok(count)
     }
 
     /// Types by name, those after `after`.
@@ -228,7 +257,7 @@ impl Tasks {
         }
         match self.core.ask(|reply_to| Command::Query(QueueQuery::Types(org, names), reply_to)).await? {
             Reply::Types(tallies) => {
-                let view = |(row, (ready, leased, workers))| TypeView { row, ready, leased, workers };
+                let view = |(row, (ready, leased, workers))| TypeView { row, ready, leased, workers, retrying: None };
                 Ok(rows.into_iter().zip(tallies).map(view).collect())
             }
             other => Err(refusal(other, "type")),

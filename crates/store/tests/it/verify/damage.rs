@@ -260,12 +260,20 @@ pub const ALL: &[(Code, &str, Damage)] = &[
     (Code::VersionLine, "behind", sql!("UPDATE workflows SET version = 2")),
     (Code::VersionLine, "gap", sql!("UPDATE versions SET number = 2")),
     (Code::DefinitionMissing, "lost", sql!("DELETE FROM definitions")),
+    (Code::DefinitionMissing, "lowering", sql!("UPDATE runs SET lowering = 9")),
     (Code::DefinitionDamaged, "plan", sql!("UPDATE definitions SET plan = CAST(plan || x'00' AS BLOB)")),
     (Code::DefinitionDamaged, "source", sql!("UPDATE definitions SET source = x'7b'")),
     (Code::DefinitionHash, "edited", sql!("UPDATE definitions SET source = CAST(replace(source, '8h', '9h') AS BLOB)")),
     (Code::OriginDiffers, "name", sql!("UPDATE runs SET workflow_name = 'other'")),
     (Code::OriginDiffers, "version", sql!("UPDATE runs SET version = 2")),
     (Code::OriginDiffers, "form", sql!("UPDATE runs SET form = 'script'")),
+    (Code::OriginDiffers, "lowering", |p| {
+        p.db.execute_batch(
+            "INSERT INTO definitions SELECT org, hash, 9, source, plan FROM definitions WHERE lowering = 1;
+             UPDATE runs SET lowering = 9 WHERE lowering = 1",
+        )
+        .unwrap();
+    }),
     (Code::OriginDiffers, "workflow", sql!("UPDATE runs SET workflow = (SELECT max(id) FROM workflows)")),
     (Code::KeyWrong, "scope", sql!("UPDATE idempotency SET scope = 'wf_other' WHERE scope <> 'workflows'")),
     (

@@ -1,0 +1,28 @@
+//! What wakes a run that is not in memory: its timer, or a callback.
+
+use super::columns::{Attempted, get, limit, number, org, run_id, sql, text, time};
+use super::session::Session;
+use crate::rows::{Timer, Wait};
+use kernel::Timestamp;
+use tokio_postgres::Row;
+
+pub(super) async fn timers(session: &Session, until: Timestamp, count: usize) -> Attempted<Vec<Timer>> {
+    let rows = session.query(sql!("timers_due"), &[&until.0, &limit(count)]).await?;
+    rows.iter().map(|row| Ok(Timer { at: time(row, 0)?, org: org(row, 1)?, run: run_id(row, 2)? })).collect()
+}
+
+/// The time that a statement returns, if it returns one.
+pub(super) async fn earliest(session: &Session, statement: &'static str) -> Attempted<Option<Timestamp>> {
+    let found = session.first(statement, &[]).await?;
+    let at: Option<i64> = found.map_or(Ok(None), |row| get(&row, 0))?;
+    Ok(at.map(Timestamp))
+}
+
+pub(super) async fn wait(session: &Session, token_hash: [u8; 32]) -> Attempted<Option<Wait>> {
+    let found = session.first(sql!("wait"), &[&&token_hash[..]]).await?;
+    let read = |row: &Row| {
+        let (org, run, step) = (org(row, 0)?, run_id(row, 1)?, number(row, 2)?);
+        Ok(Wait { org, run, step, token_hash, kind: text(row, 3)? })
+    };
+    found.as_ref().map(read).transpose()
+}
