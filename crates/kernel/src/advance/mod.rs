@@ -22,7 +22,7 @@ pub use concurrency_and_notifications::{concurrency_group, notifications};
 pub use results::{TaskResult, is_expected};
 pub use start::{Request, Work};
 pub use verdict::{failed_steps, unhandled_steps};
-pub use view::View;
+pub use view::{ParsedBodies, View};
 
 use crate::event::{Callback, Event, Failure, LogLine, Origin, Queue, Record};
 use crate::id::RunId;
@@ -222,8 +222,15 @@ pub struct Advance {
 /// the record cannot be committed, discard the run and load it again.
 pub fn advance(plan: &Plan, run: &mut Run, inputs: Vec<Input>, context: &Context<'_>) -> Advance {
     let first = run.state.seq + 1;
-    let mut state =
-        AdvanceState { plan, run, context, events: Vec::new(), out: Advance::default(), fresh: Payloads::new() };
+    let mut state = AdvanceState {
+        plan,
+        run,
+        context,
+        events: Vec::new(),
+        out: Advance::default(),
+        fresh: Payloads::new(),
+        parsed: ParsedBodies::default(),
+    };
     state.fire_due();
     for input in inputs {
         let answer = state.input(input);
@@ -246,6 +253,7 @@ struct AdvanceState<'a> {
     out: Advance,
     /// Payloads that arrived in this advance and are too large to stay in memory.
     fresh: Payloads,
+    parsed: ParsedBodies,
 }
 
 impl AdvanceState<'_> {
@@ -264,6 +272,7 @@ impl AdvanceState<'_> {
             self.out.effects.extend(self.run.claimable(self.plan).map(|step| Effect::Enqueue { step }));
         }
         if let Some(step) = step {
+            self.parsed.forget(step);
             match (was_claimable, self.is_claimable(step)) {
                 (false, true) => self.out.effects.push(Effect::Enqueue { step }),
                 (true, false) => self.out.effects.push(Effect::Dequeue { step }),

@@ -113,7 +113,7 @@ impl AdvanceState<'_> {
     }
 
     pub(super) fn view(&self) -> View<'_> {
-        View { plan: self.plan, run: self.run, context: self.context, fresh: Some(&self.fresh) }
+        View { plan: self.plan, run: self.run, context: self.context, fresh: Some(&self.fresh), parsed: &self.parsed }
     }
 
     pub(super) fn stop(&mut self, step: u32, stop: Stop, seen: Vec<Seen>) -> bool {
