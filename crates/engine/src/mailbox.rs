@@ -17,6 +17,7 @@ mod commands;
 mod live_run;
 mod loading;
 mod shared_runs;
+mod snapshots;
 mod task_work;
 #[cfg(test)]
 mod tests;
@@ -34,6 +35,7 @@ use kernel::{
     Admission, Answer, Context, Effect, Input, OrgId, Payloads, Run, RunId, RunStatus, Span, Timestamp, advance,
 };
 use live_run::LiveRun;
+pub use snapshots::StoredBytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use store::{Batch, IdMap, IdSet, QueueKey, QueuePosition, RunRow, RunWrite, Timer, WriteVerdict};
@@ -200,7 +202,7 @@ pub struct Mailbox<T> {
     fetches: Vec<(OrgId, RunId, Vec<u32>)>,
     replies: Vec<(T, Reply)>,
     /// Attempts that executors of this process are working on.
-    executing: IdSet<(RunId, u64)>,
+    executing: BTreeSet<(RunId, u64)>,
     /// Attempts of this process that another node has cancelled.
     aborts: Vec<(RunId, u64)>,
     concurrency_groups: ConcurrencyGroups,
@@ -238,7 +240,7 @@ impl<T> Mailbox<T> {
             loads: Vec::new(),
             fetches: Vec::new(),
             replies: Vec::new(),
-            executing: IdSet::default(),
+            executing: BTreeSet::new(),
             aborts: Vec::new(),
             concurrency_groups: ConcurrencyGroups::default(),
             task_queue: TaskQueue::new(sizes),
@@ -467,13 +469,12 @@ impl<T> Mailbox<T> {
             created: Some(Box::new(run_insert)),
             atomic_group,
             row,
-            records: 0,
-            bytes: 0,
+            stored_bytes: StoredBytes::default(),
             armed: None,
             payloads: Payloads::new(),
             fetching: Vec::new(),
-            stored: Vec::new(),
-            limit_slots: Vec::new(),
+            stored: BTreeSet::new(),
+            limit_slots: BTreeSet::new(),
             updated_at: self.now,
             is_shared_copy: false,
         };
@@ -713,11 +714,10 @@ impl<T> Mailbox<T> {
         self.fired += u64::from(std::mem::take(&mut entry.is_due));
         live.seq += 1;
         live.updated_at = self.now;
-        live.bytes += write.record.len();
-        live.records += 1;
-        if write.snapshot.is_some() {
-            (live.records, live.bytes) = (0, 0);
-        }
+        live.stored_bytes = match &write.snapshot {
+            Some(snapshot) => StoredBytes::new(Some(snapshot), &[]),
+            None => live.stored_bytes.with_record(&write.record),
+        };
         released.moved.extend(live.is_shared_copy.then_some((entry.org, run)));
         let has_ended = live.run.is_terminal() && !live.row.status.is_terminal();
         released.ended += u64::from(has_ended);

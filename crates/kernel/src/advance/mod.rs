@@ -513,7 +513,9 @@ impl AdvanceState<'_> {
             Effect::Execute { fence: f, .. } | Effect::LeaseTask { fence: f, .. } => *f == fence,
             _ => false,
         };
-        match self.out.effects.iter().position(unsent) {
+        // Only a grant of this advance can be among its effects.
+        let is_new = fence > self.run.state.seq - self.events.len() as u64;
+        match self.out.effects.iter().position(|effect| is_new && unsent(effect)) {
             Some(i) => drop(self.out.effects.remove(i)),
             None => self.out.effects.push(Effect::Abort { step, fence }),
         }
