@@ -23,7 +23,7 @@ mod task_work;
 mod tests;
 
 use crate::concurrency_groups::ConcurrencyGroups;
-use crate::nodes::{LEASE, Nodes};
+use crate::nodes::Nodes;
 use crate::task_queue::{Sizes, TaskQueue};
 use atomic_groups::AtomicGroup;
 pub use commands::{Command, LoadFailure, QueueQuery, Reply, Resumed, StartRun};
@@ -38,7 +38,7 @@ use live_run::LiveRun;
 pub use snapshots::StoredBytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use store::{Batch, IdMap, IdSet, QueueKey, QueuePosition, RunRow, RunWrite, Timer, WriteVerdict};
+use store::{Batch, IdMap, IdSet, QueueKey, QueuePosition, RunRow, RunWrite, WriteVerdict};
 use task_work::ClaimOffers;
 
 /// The pause after a failed read of a run or a payload.
@@ -356,10 +356,7 @@ impl<T> Mailbox<T> {
             Command::Sweep { open, since, is_recovery } => self.sweep(open, since, is_recovery),
             Command::Reread(run) => self.reread(run),
             Command::Timers(timers) => {
-                // Any node handles a timer that its owner has left overdue for long.
-                let (nodes, now) = (&self.nodes, self.now);
-                let is_ours = |timer: &Timer| nodes.is_mine(timer.run) || now.since(timer.at) > LEASE;
-                for timer in timers.into_iter().filter(is_ours) {
+                for timer in timers.into_iter().filter(|timer| self.nodes.handles_timer(timer, self.now)) {
                     self.due_times.insert((timer.at, timer.run));
                     self.evicted.insert(timer.run, timer.org);
                 }

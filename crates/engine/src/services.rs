@@ -29,6 +29,7 @@ pub mod runs;
 pub mod scheduler;
 pub mod subscriptions;
 pub mod tasks;
+mod timer_reader;
 pub mod triggers;
 pub mod virtual_clock;
 pub mod webhooks;

@@ -345,8 +345,8 @@ impl JournalStore for PostgresStore {
         on!(self.read(|s| side_rows::wait(s, token_hash)))
     }
 
-    fn timers(&self, until: Timestamp, limit: usize) -> Call<'_, Vec<Timer>> {
-        on!(self.read(|s| side_rows::timers(s, until, limit)))
+    fn timers(&self, until: Timestamp, after: Option<Timer>, limit: usize) -> Call<'_, Vec<Timer>> {
+        on!(self.read(|s| side_rows::timers(s, until, after, limit)))
     }
 
     fn next_timer(&self) -> Call<'_, Option<Timestamp>> {

@@ -1,5 +1,6 @@
 //! The stored clock mode and offset, and advancing a virtual clock from due time to due time.
 
+use super::cluster::Cluster;
 use super::core::Core;
 use super::engine_loop::Probe;
 use super::outbox::OutboxQueue;
@@ -61,6 +62,7 @@ pub async fn open_clock(store: &dyn Store, options: &Options) -> Result<Clock, E
 /// Moves a virtual clock.
 pub struct VirtualClock {
     core: Arc<Core>,
+    cluster: Arc<Cluster>,
     scheduler: Arc<Scheduler>,
     outbox: Arc<OutboxQueue>,
     /// Wakes the services that sleep until a time, so that they read the clock again.
@@ -69,12 +71,12 @@ pub struct VirtualClock {
 
 impl VirtualClock {
     pub fn new(
-        core: Arc<Core>,
+        cluster: Arc<Cluster>,
         scheduler: Arc<Scheduler>,
         outbox: Arc<OutboxQueue>,
         moved: Vec<Arc<Notify>>,
     ) -> VirtualClock {
-        VirtualClock { core, scheduler, outbox, moved }
+        VirtualClock { core: cluster.core.clone(), cluster, scheduler, outbox, moved }
     }
 
     /// Moves a virtual clock forward. Stops at every due time until the work it causes is done. Answers the new time
@@ -136,7 +138,7 @@ impl VirtualClock {
             crash::point(Point::OffsetStored);
             core.clock.advance(by);
         }
-        core.read_timers().await?;
+        self.cluster.read_timers().await?;
         core.inbox.poke();
         core.clock_moved.notify_one();
         self.moved.iter().for_each(|moved| moved.notify_one());
