@@ -49,6 +49,25 @@ fn bodies_that_are_large_together_do_not_all_stay_parsed() {
 }
 
 #[test]
+fn m4_a_step_that_reads_many_large_bodies_fetches_them_together() {
+    let names: Vec<String> = (0..20).map(|n| format!("s{n}")).collect();
+    let holes: String = names.iter().map(|name| format!("{{{{tasks.{name}.body.n}}}}")).collect();
+    let text = format!("{}; nap@sleep: {}; b@http={holes}: nap", names.join("; "), names.join(", "));
+    let mut story = Story::of(&text);
+    for name in &names {
+        let input = story.result(name, response(200, json!({ "n": 7, "pad": "x".repeat(INLINE_MAX) })));
+        story.give(input);
+    }
+    story.after("60s");
+    assert_eq!(story.missing, (1..=20).collect::<Vec<u32>>());
+    story.resident = story.payloads.clone();
+    let before = PARSES.get();
+    story.give(Input::Wake);
+    assert_eq!(PARSES.get() - before, 20);
+    assert!(story.sent.iter().any(|(key, ..)| key == "b"));
+}
+
+#[test]
 fn a_large_payload_is_a_row_and_is_fetched_when_a_path_reads_it() {
     let large = "x".repeat(INLINE_MAX + 1);
     let mut story = Story::with("a; nap@sleep: a; b@http={{tasks.a.body.big}}: nap", json!({ "large": large }));
