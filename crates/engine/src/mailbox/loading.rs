@@ -23,21 +23,25 @@ impl<T> Mailbox<T> {
         let Resumed { version, run: state, seq, row, stored_bytes } = *resumed;
         // Attempts of a node that is gone have no executor. Nor have attempts of this node whose record was committed
         // with an unknown outcome. An attempt whose result is already in the inbox is not lost.
-        for (step, fence, epoch) in state.running() {
-            let is_answer =
-                |item: &QueuedInput<T>| matches!(item.input, Input::Finished { fence: of, .. } if of == fence);
-            let is_under_way = self.executing.contains(&(run, fence)) || entry.inbox.iter().any(is_answer);
-            let is_lost = self.nodes.is_gone(epoch) || epoch == self.nodes.own() && !is_under_way;
-            if is_lost && !planted_bugs::is(Bug::OrphanForgotten) {
-                entry.inbox.insert(0, QueuedInput::internal(Input::Lost { step, fence }));
-            }
+        let reported = entry.inbox.iter().filter_map(|item| match item.input {
+            Input::Finished { fence, .. } => Some(fence),
+            _ => None,
+        });
+        let reported: BTreeSet<u64> = reported.collect();
+        let is_lost = |(_, fence, epoch): &(u32, u64, u64)| {
+            let is_under_way = self.executing.contains(&(run, *fence)) || reported.contains(fence);
+            self.nodes.is_gone(*epoch) || *epoch == self.nodes.own() && !is_under_way
+        };
+        if !planted_bugs::is(Bug::OrphanForgotten) {
+            let lost = state.running().into_iter().filter(is_lost);
+            let lost = lost.map(|(step, fence, _)| QueuedInput::internal(Input::Lost { step, fence }));
+            entry.inbox.splice(0..0, lost);
         }
         let is_shared_copy = !self.nodes.is_alone() && !row.evicted;
         if !self.nodes.is_alone() {
-            let running = state.running();
-            let is_wanted = |of: u64| running.iter().any(|(_, fence, _)| *fence == of);
+            let wanted: BTreeSet<u64> = state.running().into_iter().map(|(_, fence, _)| fence).collect();
             let of_run = (run, 0)..=(run, u64::MAX);
-            self.aborts.extend(self.executing.extract_if(of_run, |(_, fence)| !is_wanted(*fence)));
+            self.aborts.extend(self.executing.extract_if(of_run, |(_, fence)| !wanted.contains(fence)));
         }
         let mut live = LiveRun {
             version,

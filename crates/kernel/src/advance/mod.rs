@@ -404,7 +404,7 @@ impl AdvanceState<'_> {
                 fired = true;
                 continue;
             }
-            let (at, step) = self.run.first_timer(&stalled).unwrap_or((Timestamp::NEVER, 0));
+            let (at, step) = self.run.first_timer().unwrap_or((Timestamp::NEVER, 0));
             if at.min(expiry) > self.context.now {
                 break;
             }
@@ -417,8 +417,11 @@ impl AdvanceState<'_> {
             match self.fire_timer(step) {
                 true => fired = true,
                 // The step needs a payload first; other timers do not wait for it.
-                false => stalled.push(step),
+                false => stalled.extend(self.run.index.timers.take(&(at, step))),
             }
+        }
+        if self.is_open() {
+            self.run.index.timers.extend(stalled);
         }
         fired
     }

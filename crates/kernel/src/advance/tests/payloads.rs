@@ -95,3 +95,17 @@ fn a_retry_that_waits_for_a_payload_does_not_delay_other_timers() {
     assert_eq!(story.missing, [1]);
     assert_eq!(story.after("30d").statuses(), "a=cancelled w=timeout run=timeout");
 }
+
+#[test]
+fn m4_thousands_of_retries_that_wait_for_a_payload_are_each_looked_at_once() {
+    let steps: Vec<String> = (0..2_000).map(|n| format!("s{n}@http={{{{trigger.body.id}}}}")).collect();
+    let mut story = Story::with(&steps.join("; "), json!({ "id": 5, "pad": "x".repeat(INLINE_MAX) }));
+    let lost = story.executing.values().map(|(step, fence)| Input::Lost { step: *step, fence: *fence }).collect();
+    story.give_all(lost);
+    story.now = story.now.after(Span::from_secs(3_600));
+    story.give(Input::Wake);
+    assert_eq!((story.missing.as_slice(), story.sent.len()), (&[1][..], 2_000), "the body is not in memory");
+    story.resident = story.payloads.clone();
+    story.give(Input::Wake);
+    assert_eq!(story.sent.len(), 4_000);
+}
