@@ -111,7 +111,7 @@ impl Engine {
             tasks: Arc::new(Tasks::new(core.clone(), cluster.clone(), runs.clone(), types)),
             webhooks: Arc::new(Webhooks::new(core.clone(), runs.clone(), workflows.clone(), triggers.clone())),
             subscriptions: Arc::new(Subscriptions::new(core.clone(), workflows.clone(), subscribers.clone())),
-            virtual_clock: Arc::new(VirtualClock::new(core.clone(), scheduler.clone(), outbox_queue.clone(), moved)),
+            virtual_clock: Arc::new(VirtualClock::new(cluster.clone(), scheduler.clone(), outbox_queue.clone(), moved)),
             runs: runs.clone(),
             workflows: workflows.clone(),
             triggers,

@@ -17,13 +17,14 @@ mod commands;
 mod live_run;
 mod loading;
 mod shared_runs;
+mod snapshots;
 mod task_work;
 #[cfg(test)]
 mod tests;
 mod turn;
 
 use crate::concurrency_groups::ConcurrencyGroups;
-use crate::nodes::{LEASE, Nodes};
+use crate::nodes::Nodes;
 use crate::task_queue::{Sizes, TaskQueue};
 use atomic_groups::AtomicGroup;
 pub use commands::{Command, LoadFailure, QueueQuery, Reply, Resumed, StartRun};
@@ -33,9 +34,10 @@ use kernel::plan::Form;
 use kernel::planted_bugs::{self, Bug};
 use kernel::{Admission, Context, Effect, Input, OrgId, Payloads, Run, RunId, RunStatus, Span, Timestamp, advance};
 use live_run::LiveRun;
+pub use snapshots::StoredBytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use store::{IdMap, IdSet, RunRow, RunWrite, Timer, WriteVerdict};
+use store::{IdMap, IdSet, RunRow, RunWrite, WriteVerdict};
 use task_work::ClaimOffers;
 use turn::PendingRun;
 pub use turn::{Released, Turn};
@@ -117,7 +119,7 @@ pub struct Mailbox<T> {
     fetches: Vec<(OrgId, RunId, Vec<u32>)>,
     replies: Vec<(T, Reply)>,
     /// Attempts that executors of this process are working on.
-    executing: IdSet<(RunId, u64)>,
+    executing: BTreeSet<(RunId, u64)>,
     /// Attempts of this process that another node has cancelled.
     aborts: Vec<(RunId, u64)>,
     concurrency_groups: ConcurrencyGroups,
@@ -158,7 +160,7 @@ impl<T> Mailbox<T> {
             loads: Vec::new(),
             fetches: Vec::new(),
             replies: Vec::new(),
-            executing: IdSet::default(),
+            executing: BTreeSet::new(),
             aborts: Vec::new(),
             concurrency_groups: ConcurrencyGroups::default(),
             task_queue: TaskQueue::new(sizes),
@@ -281,10 +283,7 @@ impl<T> Mailbox<T> {
             Command::Sweep { open, since, is_recovery } => self.sweep(open, since, is_recovery),
             Command::Reread(run) => self.reread(run),
             Command::Timers(timers) => {
-                // Any node handles a timer that its owner has left overdue for long.
-                let (nodes, now) = (&self.nodes, self.now);
-                let is_ours = |timer: &Timer| nodes.is_mine(timer.run) || now.since(timer.at) > LEASE;
-                for timer in timers.into_iter().filter(is_ours) {
+                for timer in timers.into_iter().filter(|timer| self.nodes.handles_timer(timer, self.now)) {
                     self.due_times.insert((timer.at, timer.run));
                     self.evicted.insert(timer.run, timer.org);
                 }
@@ -400,13 +399,12 @@ impl<T> Mailbox<T> {
             created: Some(Box::new(run_insert)),
             atomic_group,
             row,
-            records: 0,
-            bytes: 0,
+            stored_bytes: StoredBytes::default(),
             armed: None,
             payloads: Payloads::new(),
             fetching: Vec::new(),
-            stored: Vec::new(),
-            limit_slots: Vec::new(),
+            stored: BTreeSet::new(),
+            limit_slots: BTreeSet::new(),
             updated_at: self.now,
             is_shared_copy: false,
         };
@@ -650,11 +648,10 @@ impl<T> Mailbox<T> {
         self.fired += u64::from(std::mem::take(&mut entry.is_due));
         live.seq += 1;
         live.updated_at = self.now;
-        live.bytes += write.record.len();
-        live.records += 1;
-        if write.snapshot.is_some() {
-            (live.records, live.bytes) = (0, 0);
-        }
+        live.stored_bytes = match &write.snapshot {
+            Some(snapshot) => StoredBytes::new(Some(snapshot), &[]),
+            None => live.stored_bytes.with_record(&write.record),
+        };
         released.moved.extend(live.is_shared_copy.then_some((entry.org, run)));
         let has_ended = live.run.is_terminal() && !live.row.status.is_terminal();
         released.ended += u64::from(has_ended);

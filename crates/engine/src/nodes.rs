@@ -7,7 +7,8 @@
 //! Every node computes the same owners from the same list of nodes: each of 64 parts belongs to the node with the
 //! largest hash of node and part. So when a node joins or leaves, only its own parts move.
 
-use kernel::{RunId, Span};
+use kernel::{RunId, Span, Timestamp};
+use store::Timer;
 
 /// How long a node counts as live after its last renewal.
 pub const LEASE: Span = Span::from_secs(4);
@@ -77,6 +78,12 @@ impl Nodes {
 
     pub fn is_mine(&self, run: RunId) -> bool {
         self.owns_every_run || self.is_alone() || owner(&self.live, &run.0) == Some(self.own)
+    }
+
+    /// Does this node wake the run of this timer? It does so for its own runs, and for others that have been due for
+    /// long: their owner may be slow or gone.
+    pub fn handles_timer(&self, timer: &Timer, now: Timestamp) -> bool {
+        self.is_mine(timer.run) || now.since(timer.at) > LEASE
     }
 
     /// Does this node, and no other, admit the runs of this concurrency group?

@@ -30,6 +30,7 @@ pub mod runs;
 pub mod scheduler;
 pub mod subscriptions;
 pub mod tasks;
+mod timer_reader;
 pub mod triggers;
 pub mod virtual_clock;
 pub mod webhooks;

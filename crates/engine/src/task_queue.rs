@@ -16,9 +16,11 @@
 //! store, every ready task is such a row. The queue then reads rows again when another node may have changed them
 //! (`nodes` is set).
 
+mod claim_index;
 mod claims;
 mod leases;
 mod limit_slots;
+mod rate_window;
 #[cfg(test)]
 mod tests;
 mod type_queue;
@@ -28,7 +30,8 @@ pub use leases::{BlockedReason, ClaimStatus, HeldLease, RecordedLease};
 pub use type_queue::{PAGE, TypeQueue, TypeRules};
 
 use crate::nodes::Nodes;
-use claims::{ClaimIndex, OpenClaim, WorkerRecord};
+use claim_index::ClaimIndex;
+use claims::{OpenClaim, WorkerRecord};
 use kernel::advance::{Offer, OfferedTask};
 use kernel::{OrgId, RunId, Timestamp};
 use limit_slots::{AcquiredSlots, LimitSlots};
@@ -76,13 +79,14 @@ pub struct TaskQueue<T> {
     contended_until: Timestamp,
     type_queues: BTreeMap<TypeKey, TypeQueue>,
     open_claims: BTreeMap<u64, OpenClaim<T>>,
-    /// Open claims that take more tasks, by type.
     claim_index: ClaimIndex,
     /// Open claims to answer as soon as none of their leases is pending.
-    urgent: Vec<u64>,
+    urgent: BTreeSet<u64>,
     /// Leases that are not durable yet, by offer id.
     pending_leases: IdMap<u64, PendingLease>,
     leases: BTreeMap<(RunId, u32), HeldLease>,
+    /// The number of leases of each worker that has any.
+    held_by: HashMap<WorkerKey, u32>,
     /// Tasks with a durable lease that no reply has delivered yet, because other leases of the claim are pending.
     undelivered: IdMap<(RunId, u32), u64>,
     expiries: BTreeSet<(Timestamp, RunId, u32)>,
@@ -148,9 +152,10 @@ impl<T> Default for TaskQueue<T> {
             type_queues: BTreeMap::new(),
             open_claims: BTreeMap::new(),
             claim_index: ClaimIndex::default(),
-            urgent: Vec::new(),
+            urgent: BTreeSet::new(),
             pending_leases: IdMap::default(),
             leases: BTreeMap::new(),
+            held_by: HashMap::new(),
             undelivered: IdMap::default(),
             expiries: BTreeSet::new(),
             rate_releases: BTreeSet::new(),
@@ -315,7 +320,7 @@ impl<T> TaskQueue<T> {
         if rows.is_none() {
             self.rate_releases.insert((now.after(READ_PAUSE), queue.clone()));
         }
-        self.type_queue(key.clone()).key_queue(&queue.key).refilled(rows, limit, now);
+        self.type_queue(key.clone()).refilled(&queue.key, rows, limit, now);
         self.refresh(&key, &queue.key, now);
         self.changed_types.insert(key);
     }
@@ -382,8 +387,8 @@ impl<T> TaskQueue<T> {
         std::mem::take(&mut self.slot_reads)
     }
 
-    /// Takes the limit slots of a type that were read. `None` if the read failed: the periodic look at
-    /// types with ready tasks requests it again.
+    /// Takes the limit slots of a type that were read. `None` if the read failed: the next claim, or the periodic look
+    /// at types with ready tasks, requests it again.
     pub fn limit_slots_read(&mut self, org: OrgId, name: &str, rows: Option<&[LimitSlotRow]>, now: Timestamp) {
         let key: TypeKey = (org, Arc::from(name));
         let pending: Vec<AcquiredSlots> = self
@@ -394,7 +399,10 @@ impl<T> TaskQueue<T> {
             .collect();
         let Some(limit_slots) = &mut self.type_queue(key.clone()).limit_slots else { return };
         limit_slots.is_reading = false;
-        let Some(rows) = rows else { return };
+        let Some(rows) = rows else {
+            limit_slots.is_outdated = true;
+            return;
+        };
         limit_slots.replace(rows, pending.into_iter());
         limit_slots.is_contested = false;
         self.refresh_type(&key, now);
@@ -593,11 +601,11 @@ impl<T> TaskQueue<T> {
         type_queue.held = type_queue.held.saturating_sub(1);
         let key_queue = type_queue.key_queue(&lease.key);
         key_queue.held = key_queue.held.saturating_sub(1);
-        if let Some(claim) = self.open_claims.get_mut(&lease.claim) {
+        self.change_claim(lease.claim, |claim| {
             claim.pending -= 1;
             claim.credits += 1;
-            self.claim_index.mark_new(lease.claim);
-        }
+        });
+        self.claim_index.mark_new(lease.claim);
         self.changed_types.insert(lease.type_key.clone());
         Some(lease)
     }
@@ -671,10 +679,13 @@ impl<T> TaskQueue<T> {
         self.request_reads(claim_id);
         let Some(claim) = self.open_claims.get(&claim_id) else { return };
         if claim.is_immediate {
-            self.urgent.push(claim_id);
+            self.urgent.insert(claim_id);
         }
-        if claim.credits > 0 && (!claim.is_immediate || self.may_get_more(claim)) {
-            self.claim_index.put(claim_id, claim);
+        // One that is about to be answered with nothing gets nothing more.
+        let is_open = !claim.is_immediate || claim.pending > 0 || self.may_get_more(claim);
+        let is_waiting = claim.takes_more() && is_open;
+        if let Some(claim) = self.open_claims.get_mut(&claim_id) {
+            self.claim_index.set_waiting(claim, is_waiting);
         }
     }
 
@@ -691,9 +702,11 @@ impl<T> TaskQueue<T> {
         let from =
             served ^ self.nodes.as_ref().map_or(0, |nodes| nodes.own().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32);
         let limit_slots = self.type_queue(key.clone()).acquire_slots(key_queue, from, now)?;
-        let claim = self.open_claims.get_mut(&claim_id)?;
-        claim.credits -= 1;
-        claim.pending += 1;
+        self.change_claim(claim_id, |claim| {
+            claim.credits -= 1;
+            claim.pending += 1;
+        });
+        let claim = self.open_claims.get(&claim_id)?;
         self.served = served;
         let number = |of: LimitScope| limit_slots.iter().find(|slot| slot.0 == of).map_or(0, |slot| slot.2 + 1);
         let (slot, key_slot) = (number(LimitScope::Type), number(LimitScope::Key));
@@ -730,7 +743,7 @@ impl<T> TaskQueue<T> {
         }
         let low = self.sizes.low;
         for (key, key_queue) in to_read {
-            if let Some(after) = self.type_queue(key.clone()).key_queue(&key_queue).next_read(low) {
+            if let Some(after) = self.type_queue(key.clone()).begin_read(&key_queue, low) {
                 self.refills
                     .push((QueueKey { org: key.0, name: key.1.to_string(), key: key_queue.to_string() }, after));
             }
@@ -757,7 +770,8 @@ impl<T> TaskQueue<T> {
     /// Every worker with the number of tasks it holds.
     pub fn workers(&self, org: OrgId) -> Vec<(WorkerRow, u32)> {
         let of_org = self.workers.range((org, String::new())..).take_while(|((o, _), _)| *o == org).map(|(_, w)| w);
-        of_org.map(|worker| (worker.row.clone(), worker.leased)).collect()
+        let held = |row: &WorkerRow| self.held_by.get(&(org, row.id.clone())).copied().unwrap_or(0);
+        of_org.map(|worker| (worker.row.clone(), held(&worker.row))).collect()
     }
 
     /// Counts of a type: ready tasks, leased tasks, present workers.
@@ -776,4 +790,10 @@ impl<T> TaskQueue<T> {
         let blocked_reason = self.type_queue(key).blocked_reason(&queue.key, now);
         ClaimStatus { workers, last_seen, blocked_reason }
     }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How many claims, runtimes and types this thread has looked at to match claims with tasks.
+    static LOOKED_AT: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }

@@ -57,6 +57,8 @@ impl Payload {
         if self.text || self.truncated {
             as_text()
         } else {
+            #[cfg(test)]
+            PARSES.set(PARSES.get() + 1);
             serde_json::from_slice(bytes).unwrap_or_else(|_| as_text())
         }
     }
@@ -64,3 +66,9 @@ impl Payload {
 
 /// Stored payloads that are in memory for one advance.
 pub type Payloads = BTreeMap<u32, Bytes>;
+
+#[cfg(test)]
+thread_local! {
+    /// How often this thread has parsed a payload.
+    pub static PARSES: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}

@@ -247,7 +247,7 @@ pub(crate) struct Index {
     /// The number of steps that are ready, running or leased.
     active: u32,
     unsettled: u32,
-    timers: BTreeSet<(Timestamp, u32)>,
+    pub timers: BTreeSet<(Timestamp, u32)>,
     /// Steps that wait for an executor or a worker, in plan order.
     pub ready: BTreeSet<u32>,
     /// Pending steps whose parents have all settled, in plan order. They must be decided next.
@@ -304,7 +304,7 @@ impl Run {
         if self.state.seq == 0 || self.is_terminal() {
             return None;
         }
-        let timer = self.first_timer(&[]).map_or(Timestamp::NEVER, |(at, _)| at);
+        let timer = self.first_timer().map_or(Timestamp::NEVER, |(at, _)| at);
         let start = self.admit_at().unwrap_or(Timestamp::NEVER);
         Some(timer.min(start).min(self.state.origin.expires_at)).filter(|at| *at < Timestamp::NEVER)
     }
@@ -314,13 +314,11 @@ impl Run {
         self.state.origin.run_at.filter(|_| self.state.queued == Some(Queue::Later))
     }
 
-    /// The earliest timer of a step that is not among `except`. The retry timers of a held run do not count: they
-    /// would start an attempt.
-    pub(crate) fn first_timer(&self, except: &[u32]) -> Option<(Timestamp, u32)> {
+    /// The earliest timer of a step. The retry timers of a held run do not count: they would start an attempt.
+    pub(crate) fn first_timer(&self) -> Option<(Timestamp, u32)> {
         let is_held = self.is_held() && !planted_bugs::is(Bug::PauseForgetsRetries);
         let retries = |step: u32| matches!(self.step(step).phase, Phase::Retrying { .. });
-        let counts = |step: u32| !(except.contains(&step) || is_held && retries(step));
-        self.index.timers.iter().find(|(_, step)| counts(*step)).copied()
+        self.index.timers.iter().find(|(_, step)| !(is_held && retries(*step))).copied()
     }
 
     /// Whether no step may start, because the run is paused or queued.

@@ -9,6 +9,7 @@ use crate::planted_bugs::{self, Bug};
 use crate::scope::{Scope, Unresolved};
 use bytes::Bytes;
 use serde_json::{Map, Value};
+use std::borrow::Cow;
 
 /// The longest string leaf with placeholders, in bytes.
 pub const LEN_MAX: usize = 4 * 1024;
@@ -47,8 +48,8 @@ message! {
 /// Why a template could not be filled in.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Failure {
-    /// Fetch this payload and try again.
-    Stored(u32),
+    /// Fetch these payloads and try again.
+    Stored(Vec<u32>),
     /// The step ends as `template_error` with this message.
     Message(String),
 }
@@ -140,15 +141,14 @@ fn fill(template: &Template, scope: &dyn Scope) -> Result<Value, Failure> {
     Ok(match template {
         Template::Literal { json } => serde_json::from_slice(json).unwrap_or(Value::Null),
         Template::Value { path } => lookup(path, scope)?,
-        Template::Text { parts } => Value::String(text(parts, scope, |s| s)?),
-        Template::List { items } => Value::Array(items.iter().map(|t| fill(t, scope)).collect::<Result<_, _>>()?),
+        Template::Text { parts } => Value::String(text(parts, scope)?),
+        Template::List { items } => Value::Array(all(items.iter().map(|t| fill(t, scope)))?),
         Template::Object { entries } => {
-            let mut map = Map::with_capacity(entries.len());
-            for TemplateEntry { key, value, .. } in entries {
+            let fill_entry = |TemplateEntry { key, value, .. }: &TemplateEntry| {
                 let value = value.as_ref().map_or(Ok(Value::Null), |t| fill(t, scope))?;
-                map.insert(key.clone(), value);
-            }
-            Value::Object(map)
+                Ok((key.clone(), value))
+            };
+            Value::Object(all(entries.iter().map(fill_entry))?.into_iter().collect::<Map<_, _>>())
         }
         Template::Unknown { .. } => {
             return Err(Failure::Message("this template needs a newer release".into()));
@@ -156,14 +156,30 @@ fn fill(template: &Template, scope: &dyn Scope) -> Result<Value, Failure> {
     })
 }
 
+/// All parts, or what keeps them from being filled in: the first error, or the payloads that are missing before it. To
+/// fetch one payload at a time would fill in the template again for each.
+fn all<T>(parts: impl Iterator<Item = Result<T, Failure>>) -> Result<Vec<T>, Failure> {
+    let (mut filled, mut missing) = (Vec::new(), Vec::new());
+    for part in parts {
+        match part {
+            Ok(part) => filled.push(part),
+            Err(Failure::Stored(numbers)) => missing.extend(numbers),
+            // A missing payload comes first: the message must not depend on which payloads are in memory.
+            Err(Failure::Message(_)) if !missing.is_empty() => break,
+            Err(failure) => return Err(failure),
+        }
+    }
+    if missing.is_empty() { Ok(filled) } else { Err(Failure::Stored(missing)) }
+}
+
 /// Fills in a plain text, such as a log message.
 pub fn render_text(parts: &[Part], scope: &dyn Scope) -> Result<String, Failure> {
-    limited(text(parts, scope, |s| s)?)
+    limited(text(parts, scope)?)
 }
 
 /// Fills in a header value. CR, LF and NUL would start another header, so they are refused.
 pub fn render_header(name: &str, parts: &[Part], scope: &dyn Scope) -> Result<String, Failure> {
-    let value = limited(text(parts, scope, |s| s)?)?;
+    let value = limited(text(parts, scope)?)?;
     if value.contains(['\r', '\n', '\0']) {
         return Err(Failure::Message(format!("the value of header `{name}` contains a line break or NUL")));
     }
@@ -258,15 +274,12 @@ fn limited(text: String) -> Result<String, Failure> {
     Ok(text)
 }
 
-fn text(parts: &[Part], scope: &dyn Scope, encode: impl Fn(String) -> String) -> Result<String, Failure> {
-    let mut out = String::new();
-    for part in parts {
-        match &part.path {
-            None => out.push_str(&part.text),
-            Some(path) => out.push_str(&encode(printed(lookup(path, scope)?))),
-        }
-    }
-    Ok(out)
+fn text(parts: &[Part], scope: &dyn Scope) -> Result<String, Failure> {
+    let filled = parts.iter().map(|part| match &part.path {
+        None => Ok(Cow::Borrowed(part.text.as_str())),
+        Some(path) => Ok(Cow::Owned(printed(lookup(path, scope)?))),
+    });
+    Ok(all(filled)?.concat())
 }
 
 /// Prints a value inside text: a string without quotes, everything else as JSON.
@@ -282,7 +295,7 @@ fn lookup(path: &Ref, scope: &dyn Scope) -> Result<Value, Failure> {
         Ok(Some(value)) if planted_bugs::is(Bug::TemplateTwice) => fill_again(value.into_owned(), scope),
         Ok(Some(value)) => Ok(value.into_owned()),
         Ok(None) => Err(Failure::Message(format!("Failed to resolve {{{{{}}}}}", path.text))),
-        Err(Unresolved::Stored(number)) => Err(Failure::Stored(number)),
+        Err(Unresolved::Stored(number)) => Err(Failure::Stored(vec![number])),
         Err(Unresolved::Truncated { step, keys }) => Err(Failure::Message(format!(
             "Cannot read '{keys}' because the response from '{step}' exceeded the 256KB limit and was truncated"
         ))),
@@ -296,7 +309,7 @@ fn fill_again(value: Value, scope: &dyn Scope) -> Result<Value, Failure> {
         Ok(Ref { root: path::Root::TriggerBody, keys, text: raw.text.to_owned(), ..Default::default() })
     };
     match value.as_str().and_then(|inner| parse_text(inner, &mut trigger).ok()) {
-        Some(parts) if parts.iter().any(|p| p.path.is_some()) => Ok(Value::String(text(&parts, scope, |s| s)?)),
+        Some(parts) if parts.iter().any(|p| p.path.is_some()) => Ok(Value::String(text(&parts, scope)?)),
         _ => Ok(value),
     }
 }

@@ -41,8 +41,8 @@ pub trait JournalStore: Send + Sync + 'static {
     /// alone authorises the caller.
     fn wait<'a>(&'a self, token_hash: &'a [u8; 32]) -> Call<'a, Option<Wait>>;
 
-    /// Timers of evicted runs due at or before `until`, earliest first.
-    fn timers(&self, until: Timestamp, limit: usize) -> Call<'_, Vec<Timer>>;
+    /// Timers of evicted runs due at or before `until`, in the order of [`Timer`], from the one after `after`.
+    fn timers(&self, until: Timestamp, after: Option<Timer>, limit: usize) -> Call<'_, Vec<Timer>>;
 
     /// Due time of the earliest timer.
     fn next_timer(&self) -> Call<'_, Option<Timestamp>>;

@@ -495,9 +495,10 @@ impl JournalStore for MemoryStore {
         })
     }
 
-    fn timers(&self, until: Timestamp, limit: usize) -> Call<'_, Vec<Timer>> {
+    fn timers(&self, until: Timestamp, after: Option<Timer>, limit: usize) -> Call<'_, Vec<Timer>> {
         self.answer(move |c| {
-            let due: Vec<Timer> = c.timers.iter().take_while(|timer| timer.at <= until).take(limit).copied().collect();
+            let rest = c.timers.range((after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded));
+            let due: Vec<Timer> = rest.take_while(|timer| timer.at <= until).take(limit).copied().collect();
             if planted_bugs::is(Bug::TimerTakenEarly) {
                 c.timers.retain(|timer| !due.contains(timer));
             }

@@ -347,8 +347,8 @@ impl JournalStore for PostgresStore {
         on!(self.read(|s| wakeups::wait(s, token_hash)))
     }
 
-    fn timers(&self, until: Timestamp, limit: usize) -> Call<'_, Vec<Timer>> {
-        on!(self.read(|s| wakeups::timers(s, until, limit)))
+    fn timers(&self, until: Timestamp, after: Option<Timer>, limit: usize) -> Call<'_, Vec<Timer>> {
+        on!(self.read(|s| wakeups::timers(s, until, after, limit)))
     }
 
     fn next_timer(&self) -> Call<'_, Option<Timestamp>> {

@@ -346,6 +346,11 @@ pub struct Timer {
     pub run: RunId,
 }
 
+impl Timer {
+    /// Before every timer that exists.
+    pub(crate) const FIRST: Timer = Timer { at: Timestamp(i64::MIN), org: OrgId(0), run: RunId([0; 16]) };
+}
+
 /// A step that waits for a callback, found by the hash of its token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wait {

@@ -249,12 +249,14 @@ impl JournalStore for SqliteStore {
         })
     }
 
-    fn timers(&self, until: Timestamp, count: usize) -> Call<'_, Vec<Timer>> {
+    fn timers(&self, until: Timestamp, after: Option<Timer>, count: usize) -> Call<'_, Vec<Timer>> {
+        let after = after.unwrap_or(Timer::FIRST);
         self.read(move |connection, _| {
             let mut statement = connection.prepare_cached(sql!("timers_due")).map_err(on_read)?;
-            let rows = statement.query_map(params![until.0, limit(count)], |row| {
-                Ok(Timer { at: time(row, 0)?, org: org(row, 1)?, run: run_id(row, 2)? })
-            });
+            let rows = statement
+                .query_map(params![until.0, after.at.0, after.org.0, after.run.0, limit(count)], |row| {
+                    Ok(Timer { at: time(row, 0)?, org: org(row, 1)?, run: run_id(row, 2)? })
+                });
             rows.and_then(Iterator::collect).map_err(on_read)
         })
     }

@@ -24,12 +24,11 @@ pub async fn steps_per_second(
         next += 1;
         numbered(now, next)
     };
-    // The first round spreads the runs over all stages, as runs in flight are.
-    let mut at: Vec<(RunId, usize)> = (0..in_flight).map(|_| (next_id(), 0)).collect();
+    let mut at = Vec::new();
     let (began, until) = (Instant::now(), Instant::now() + Duration::from_secs(seconds));
     let mut written = 0u64;
-    let mut rounds = 0u64;
     while Instant::now() < until {
+        next_round(&mut at, in_flight, writes.len(), &mut next_id);
         let runs = at.iter().map(|(run, stage)| rewrite(&writes[*stage], *run)).collect();
         let batch = Batch { at: now, epoch: 1, runs };
         let verdicts = store.commit(&batch).await.map_err(|e| e.to_string())?;
@@ -37,18 +36,23 @@ pub async fn steps_per_second(
             return Err("the store refused a record".into());
         }
         written += batch.runs.len() as u64;
-        rounds += 1;
-        for (nth, (run, stage)) in at.iter_mut().enumerate() {
-            *stage += 1;
-            let is_staggered = rounds == 1 && nth % writes.len() != 0;
-            if *stage == writes.len() || is_staggered && *stage > nth % writes.len() {
-                (*run, *stage) = (next_id(), 0);
-            }
-        }
     }
     // One record of a run only starts it; the others each carry one step.
     let per_step = steps as f64 / writes.len() as f64;
     Ok(written as f64 * per_step / began.elapsed().as_secs_f64())
+}
+
+/// Moves the runs in flight, each with the number of its next record, to the next round. The first rounds start a part
+/// of the runs each, so that every later round writes records of all stages, as the engine does.
+fn next_round(at: &mut Vec<(RunId, usize)>, in_flight: usize, stages: usize, next_id: &mut impl FnMut() -> RunId) {
+    for (run, stage) in at.iter_mut() {
+        *stage += 1;
+        if *stage == stages {
+            (*run, *stage) = (next_id(), 0);
+        }
+    }
+    let more = in_flight.div_ceil(stages).min(in_flight - at.len());
+    at.extend((0..more).map(|_| (next_id(), 0)));
 }
 
 /// Writes this many finished runs of one step.
@@ -138,4 +142,24 @@ fn rewrite(write: &RunWrite, run: RunId) -> RunWrite {
         row.id = run;
     }
     write
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_in_flight_are_spread_over_all_stages() {
+        let (mut at, mut ids, stages) = (Vec::new(), 0u64, 11);
+        let mut next_id = || {
+            ids += 1;
+            numbered(Timestamp(0), ids)
+        };
+        for round in 0..50 {
+            next_round(&mut at, 44, stages, &mut next_id);
+            let at_stage = |stage: usize| at.iter().filter(|(_, at)| *at == stage).count();
+            let expected = |stage: usize| if stage <= round { 4 } else { 0 };
+            assert!((0..stages).all(|stage| at_stage(stage) == expected(stage)), "round {round}: {at:?}");
+        }
+    }
 }

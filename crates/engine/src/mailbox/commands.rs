@@ -1,5 +1,6 @@
 //! The commands of the mailbox and its replies.
 
+use super::StoredBytes;
 use crate::concurrency_groups::QueueStatus;
 use crate::nodes::Nodes;
 use crate::task_queue::{ClaimReply, ClaimRequest, ClaimStatus};
@@ -166,8 +167,7 @@ pub struct Resumed {
     pub run: Run,
     pub seq: u64,
     pub row: RunRow,
-    /// Records folded after the snapshot.
-    pub records: u32,
+    pub stored_bytes: StoredBytes,
 }
 
 /// Why a run could not be read.

@@ -1,22 +1,17 @@
 //! A run in memory, and the rows that go with its next record.
 
 use super::atomic_groups::AtomicGroup;
+use super::snapshots::StoredBytes;
 use crate::version::Version;
 use bytes::Bytes;
 use kernel::advance::notifications;
 use kernel::{OrgId, Payloads, Run, RunId, RunStatus, Timestamp};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use store::{
     LimitScope, LimitSlot, LimitSlotChange, LimitSlotRow, QueueKey, QueuePosition, ReadyChange, ReadyRow, RunInsert,
     RunRow, RunWrite, TimerChange,
 };
-
-/// A snapshot is written at the latest after this many records…
-const SNAPSHOT_RECORDS: u32 = 32;
-/// …or this many bytes of them.
-const SNAPSHOT_BYTES: usize = 64 * 1024;
-/// A run that is evicted writes a snapshot if it has at least this many records.
-const SNAPSHOT_EVICT_RECORDS: u32 = 16;
 
 /// Is a run that only waits for workers evicted?
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -36,18 +31,16 @@ pub(super) struct LiveRun {
     /// The atomic group it is created in.
     pub atomic_group: Option<AtomicGroup>,
     pub row: RunRow,
-    /// Records since the last snapshot, and their bytes.
-    pub records: u32,
-    pub bytes: usize,
+    pub stored_bytes: StoredBytes,
     /// Its entry in the mailbox's `due_times`.
     pub armed: Option<Timestamp>,
     pub payloads: Payloads,
     /// Payloads being read; decisions that need them wait.
     pub fetching: Vec<u32>,
     /// Its ready tasks that have a row in the store.
-    pub stored: Vec<ReadyRow>,
+    pub stored: BTreeSet<ReadyRow>,
     /// Limit slots of its leases, as of its last durable record.
-    pub limit_slots: Vec<LimitSlotRow>,
+    pub limit_slots: BTreeSet<LimitSlotRow>,
     /// When it was last read or written.
     pub updated_at: Timestamp,
     /// Another node may also have it in memory.
@@ -71,9 +64,10 @@ impl LiveRun {
     ) -> RunWrite {
         let state = &self.run.state;
         let status = state.status;
-        let tasks = self.tasks(org, run);
-        let waits_for_workers =
-            status == RunStatus::Running && !tasks.is_empty() && self.run.waits_for_others(&self.version.plan);
+        let plan = &self.version.plan;
+        let waits_for_workers = status == RunStatus::Running
+            && self.run.claimable(plan).next().is_some()
+            && self.run.waits_for_others(plan);
         let evicted = status.is_evicted() || waits_for_workers && (policy != EvictPolicy::No || self.row.evicted);
         let wake = self.run.next_due().filter(|_| evicted);
         let leaves = evicted || status.is_terminal();
@@ -90,16 +84,14 @@ impl LiveRun {
             ..self.row.clone()
         });
         let has_rows = evicted && waits_for_workers || policy == EvictPolicy::Always;
-        let rows = if has_rows { tasks } else { Vec::new() };
+        let rows = if has_rows { self.tasks(org, run) } else { BTreeSet::new() };
         let ready = ReadyChange {
-            remove: self.stored.iter().filter(|row| !rows.contains(row)).cloned().collect(),
-            insert: rows.iter().filter(|row| !self.stored.contains(row)).cloned().collect(),
+            remove: self.stored.difference(&rows).cloned().collect(),
+            insert: rows.difference(&self.stored).cloned().collect(),
         };
         let has_ended = status.is_terminal() && !self.row.status.is_terminal();
-        let notifications = if has_ended { notifications(&self.version.plan, &self.run).len() as u32 } else { 0 };
-        let records = self.records + 1;
-        let is_long = records >= SNAPSHOT_RECORDS || self.bytes + record.len() >= SNAPSHOT_BYTES;
-        let wants_snapshot = is_long || evicted && records >= SNAPSHOT_EVICT_RECORDS;
+        let notifications = if has_ended { notifications(plan, &self.run).len() as u32 } else { 0 };
+        let wants_snapshot = self.stored_bytes.with_record(&record).wants_snapshot(evicted);
         let timer = TimerChange {
             remove: self.row.wake_at.filter(|at| Some(*at) != wake),
             insert: wake.filter(|at| Some(*at) != self.row.wake_at),
@@ -123,19 +115,23 @@ impl LiveRun {
 
     /// Applies the limit slots that a commit took and freed. Rate slots are not kept: they become free by time.
     pub fn update_slots(&mut self, change: &LimitSlotChange) {
-        self.limit_slots.retain(|row| !change.free.contains(row));
+        for row in &change.free {
+            self.limit_slots.remove(row);
+        }
         self.limit_slots.extend(change.take.iter().filter(|row| row.until == LimitSlotRow::FREED).cloned());
     }
 
     /// Applies the changes of a commit to the rows of its ready tasks.
     pub fn update_rows(&mut self, change: &ReadyChange) {
-        self.stored.retain(|row| !change.remove.contains(row));
+        for row in &change.remove {
+            self.stored.remove(row);
+        }
         self.stored.extend(change.insert.iter().cloned());
     }
 
     /// The limit slots of its leases.
-    pub fn limit_slots(&self, org: OrgId, run: RunId) -> Vec<LimitSlotRow> {
-        let mut rows = Vec::new();
+    pub fn limit_slots(&self, org: OrgId, run: RunId) -> BTreeSet<LimitSlotRow> {
+        let mut rows = BTreeSet::new();
         for lease in self.run.leased() {
             let (step, task) = (self.run.step(lease.step), self.version.plan.node(lease.step).task());
             for (of, key, slot) in
@@ -143,7 +139,7 @@ impl LiveRun {
             {
                 if let Some((task, number)) = task.zip(slot.checked_sub(1)) {
                     let slot = LimitSlot { org, name: task.name.clone(), of, key: key.to_owned(), number };
-                    rows.push(LimitSlotRow { slot, run, step: lease.step, until: LimitSlotRow::FREED });
+                    rows.insert(LimitSlotRow { slot, run, step: lease.step, until: LimitSlotRow::FREED });
                 }
             }
         }
@@ -154,12 +150,11 @@ impl LiveRun {
         if self.limit_slots.is_empty() {
             return Vec::new();
         }
-        let kept = self.limit_slots(org, run);
-        self.limit_slots.iter().filter(|row| !kept.contains(row)).cloned().collect()
+        self.limit_slots.difference(&self.limit_slots(org, run)).cloned().collect()
     }
 
     /// Its ready tasks, as rows.
-    pub fn tasks(&self, org: OrgId, run: RunId) -> Vec<ReadyRow> {
+    pub fn tasks(&self, org: OrgId, run: RunId) -> BTreeSet<ReadyRow> {
         self.run.claimable(&self.version.plan).map(|step| self.ready_row(org, run, step)).collect()
     }
 
@@ -168,6 +163,8 @@ impl LiveRun {
         let plan = &self.version.plan;
         let name = plan.node(step).task().map(|task| task.name.clone()).unwrap_or_default();
         let key = self.run.step(step).key.clone();
+        #[cfg(test)]
+        READY_ROWS.set(READY_ROWS.get() + 1);
         let position = QueuePosition { priority: self.run.priority(plan, step), run, step };
         ReadyRow { queue: QueueKey { org, name, key }, position }
     }
@@ -178,4 +175,10 @@ impl LiveRun {
         }
         self.run.waiting_for(&self.version.plan).iter().fold(0, |mask, w| mask | 1 << w.kind as u32)
     }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How many rows of ready tasks this thread has made.
+    pub static READY_ROWS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }

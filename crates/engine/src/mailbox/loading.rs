@@ -6,6 +6,7 @@ use super::{LoadFailure, Mailbox, Phase, QueuedInput, READ_PAUSE, Reply, Resumed
 use bytes::Bytes;
 use kernel::planted_bugs::{self, Bug};
 use kernel::{Input, Payloads, RunId};
+use std::collections::BTreeSet;
 
 impl<T> Mailbox<T> {
     pub(super) fn loaded(&mut self, run: RunId, result: Result<Option<Box<Resumed>>, LoadFailure>) {
@@ -19,26 +20,28 @@ impl<T> Mailbox<T> {
             Err(failure @ LoadFailure::Store(_)) => return self.stall(run, &Reply::LoadFailure(failure)),
             Err(failure) => return self.give_up_on(run, Reply::LoadFailure(failure)),
         };
-        let Resumed { version, run: state, seq, row, records } = *resumed;
+        let Resumed { version, run: state, seq, row, stored_bytes } = *resumed;
         // Attempts of a node that is gone have no executor. Nor have attempts of this node whose record was committed
         // with an unknown outcome. An attempt whose result is already in the inbox is not lost.
-        for (step, fence, epoch) in state.running() {
-            let is_answer =
-                |item: &QueuedInput<T>| matches!(item.input, Input::Finished { fence: of, .. } if of == fence);
-            let is_under_way = self.executing.contains(&(run, fence)) || entry.inbox.iter().any(is_answer);
-            let is_lost = self.nodes.is_gone(epoch) || epoch == self.nodes.own() && !is_under_way;
-            if is_lost && !planted_bugs::is(Bug::OrphanForgotten) {
-                entry.inbox.insert(0, QueuedInput::internal(Input::Lost { step, fence }));
-            }
+        let reported = entry.inbox.iter().filter_map(|item| match item.input {
+            Input::Finished { fence, .. } => Some(fence),
+            _ => None,
+        });
+        let reported: BTreeSet<u64> = reported.collect();
+        let is_lost = |(_, fence, epoch): &(u32, u64, u64)| {
+            let is_under_way = self.executing.contains(&(run, *fence)) || reported.contains(fence);
+            self.nodes.is_gone(*epoch) || *epoch == self.nodes.own() && !is_under_way
+        };
+        if !planted_bugs::is(Bug::OrphanForgotten) {
+            let lost = state.running().into_iter().filter(is_lost);
+            let lost = lost.map(|(step, fence, _)| QueuedInput::internal(Input::Lost { step, fence }));
+            entry.inbox.splice(0..0, lost);
         }
         let is_shared_copy = !self.nodes.is_alone() && !row.evicted;
         if !self.nodes.is_alone() {
-            let running = state.running();
-            let is_wanted = |of: u64| running.iter().any(|(_, fence, _)| *fence == of);
-            let gone = self.executing.iter().filter(|(of, fence)| *of == run && !is_wanted(*fence)).copied();
-            let gone: Vec<(RunId, u64)> = gone.collect();
-            self.executing.retain(|attempt| !gone.contains(attempt));
-            self.aborts.extend(gone);
+            let wanted: BTreeSet<u64> = state.running().into_iter().map(|(_, fence, _)| fence).collect();
+            let of_run = (run, 0)..=(run, u64::MAX);
+            self.aborts.extend(self.executing.extract_if(of_run, |(_, fence)| !wanted.contains(fence)));
         }
         let mut live = LiveRun {
             version,
@@ -47,13 +50,12 @@ impl<T> Mailbox<T> {
             created: None,
             atomic_group: None,
             row,
-            records,
-            bytes: 0,
+            stored_bytes,
             armed: None,
             payloads: Payloads::new(),
             fetching: Vec::new(),
-            stored: Vec::new(),
-            limit_slots: Vec::new(),
+            stored: BTreeSet::new(),
+            limit_slots: BTreeSet::new(),
             updated_at: self.now,
             is_shared_copy,
         };

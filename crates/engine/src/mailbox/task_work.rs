@@ -10,6 +10,7 @@ use kernel::planted_bugs::{self, Bug};
 use kernel::run::Lease;
 use kernel::{Advance, Answer, Effect, Input, OrgId, Run, RunId, Span, Timestamp};
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use store::{LimitSlotRow, QueueKey};
 
@@ -180,17 +181,18 @@ impl<'a, T> ClaimOffers<'a, T> {
     /// Drops the pending leases that did not become a lease, unless the claim only waits for a payload.
     pub fn close(self, items: &[QueuedInput<T>], advanced: Option<&Advance>, now: Timestamp) {
         let (effects, answers) = advanced.map_or((&[][..], &[][..]), |a| (&a.effects[..], &a.answers[..]));
-        let is_deferred = |offer_id: u64| {
-            let is_it =
-                |item: &QueuedInput<T>| matches!(&item.input, Input::Claim { offer, .. } if offer.offer_id == offer_id);
-            items.iter().zip(answers).any(|(item, answer)| *answer == Answer::Later && is_it(item))
-        };
+        let deferred = items.iter().zip(answers).filter_map(|(item, answer)| match (&item.input, answer) {
+            (Input::Claim { offer, .. }, Answer::Later) => Some(offer.offer_id),
+            _ => None,
+        });
+        let leased = effects.iter().filter_map(|effect| match effect {
+            Effect::LeaseTask { offer_id, .. } => Some(*offer_id),
+            _ => None,
+        });
+        let kept: BTreeSet<u64> = deferred.chain(leased).collect();
         let task_queue = self.task_queue.into_inner();
-        let is_leased = |offered: u64| {
-            effects.iter().any(|effect| matches!(effect, Effect::LeaseTask { offer_id, .. } if *offer_id == offered))
-        };
         for offer_id in self.offered.into_inner() {
-            if !is_leased(offer_id) && !is_deferred(offer_id) {
+            if !kept.contains(&offer_id) {
                 task_queue.refuse(offer_id, now);
             }
         }

@@ -141,8 +141,8 @@ impl Unlucky {
                 let (records, row) = &self.records[&run];
                 let version = start(run).version;
                 let folded = Run::load(&version.plan, None, records).expect("it folds");
-                let (seq, row, count) = (records.len() as u64, row.clone(), records.len() as u32);
-                let resumed = Resumed { version, run: folded, seq, row, records: count };
+                let (seq, row, stored_bytes) = (records.len() as u64, row.clone(), StoredBytes::new(None, records));
+                let resumed = Resumed { version, run: folded, seq, row, stored_bytes };
                 self.mailbox.accept(Command::Loaded { run, result: Ok(Some(Box::new(resumed))) });
             }
             if !self.mailbox.has_work() {
@@ -179,6 +179,65 @@ fn a_run_created_with_an_unknown_outcome_supersedes_older_runs() {
     unlucky.start(second, OnConflict::CancelRunning);
     let (superseded, admitted) = ((first, RunStatus::Cancelled), (second, RunStatus::Running));
     assert_eq!(unlucky.run_until_idle(Some(second)), [(second, RunStatus::Pending), superseded, admitted]);
+}
+
+#[test]
+fn m4_a_large_run_writes_a_snapshot_after_as_many_bytes_as_the_last_one_has() {
+    let sets: String = (0..60).map(|n| format!(r#""s{n}": {{"set": {{"text": "{}"}}}},"#, "x".repeat(4_000))).collect();
+    let source = format!(r#"{{"name": "one", "tasks": {{{sets} "a": {{"noop": {{}}}}}}}}"#);
+    let (run, org) = (RunId([7; 16]), OrgId::DEFAULT);
+    let version = start_of(run, &source).version;
+    let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
+    mailbox.accept(Command::Start { start: start_of(run, &source), reply_to: 1, ended: None });
+    let (begun, _) = turn_and_commit(&mut mailbox, Timestamp(1));
+    let row = begun.batch.runs[0].row.clone().expect("a new run has a row");
+    let mut snapshot = begun.batch.runs[0].snapshot.clone().expect("the first record is long");
+    assert!(snapshot.len() > 240_000);
+    let (mut seq, mut records, mut intervals) = (1, Vec::new(), Vec::new());
+    while intervals.len() < 2 {
+        assert!(records.len() < 1_000, "no snapshot");
+        let actor = String::new();
+        let pause = Input::Pause { actor: actor.clone(), note: String::new() };
+        let input = if seq % 2 == 0 { Input::Resume { actor } } else { pause };
+        mailbox.accept(Command::Give { org, run, input, reply_to: None });
+        if intervals.len() == 1 && records.len() == 100 {
+            // A conflict: the run is read again.
+            let refused = turn(&mut mailbox, Timestamp(1));
+            mailbox.settle(refused, Ok(vec![WriteVerdict::Conflict]));
+            turn_and_commit(&mut mailbox, Timestamp(1));
+            let state = Run::load(&version.plan, Some(&snapshot), &records).expect("it folds");
+            let stored_bytes = StoredBytes::new(Some(&snapshot), &records);
+            let (version, row) = (version.clone(), row.clone());
+            let resumed = Resumed { version, run: state, seq, row, stored_bytes };
+            mailbox.accept(Command::Loaded { run, result: Ok(Some(Box::new(resumed))) });
+        }
+        let (turn, _) = turn_and_commit(&mut mailbox, Timestamp(1));
+        let write = &turn.batch.runs[0];
+        seq += 1;
+        records.push(write.record.clone());
+        if let Some(newer) = &write.snapshot {
+            snapshot = newer.clone();
+            intervals.push(std::mem::take(&mut records).len());
+        }
+    }
+    assert!(intervals[0] > 100, "a snapshot of {} bytes after {} short records", snapshot.len(), intervals[0]);
+    assert_eq!(intervals[0], intervals[1], "the same after it was read again");
+}
+
+#[test]
+fn m4_a_record_makes_rows_for_the_ready_tasks_that_changed_not_for_all() {
+    let steps: Vec<String> = (0..500).map(|n| format!(r#""s{n}": {{"task": "mail.send"}}"#)).collect();
+    let source = format!(r#"{{"name": "one", "tasks": {{{}}}}}"#, steps.join(","));
+    let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
+    mailbox.accept(Command::Start { start: start_of(RunId([7; 16]), &source), reply_to: 1, ended: None });
+    turn_and_commit(&mut mailbox, Timestamp(1));
+    for n in 2..12 {
+        mailbox.accept(claim(n, 1, false));
+        let before = live_run::READY_ROWS.get();
+        let (turn, _) = turn_and_commit(&mut mailbox, Timestamp(1));
+        assert_eq!(turn.batch.runs.len(), 1, "one lease");
+        assert!(live_run::READY_ROWS.get() - before < 5);
+    }
 }
 
 #[test]
@@ -309,7 +368,7 @@ fn leases_count_against_limits_before_recovery_has_read_them() {
 
     let version = task(first).version;
     let run = Run::load(&version.plan, None, &records).expect("it folds");
-    let resumed = Resumed { version, run, seq: 1, row, records: 1 };
+    let resumed = Resumed { version, run, seq: 1, row, stored_bytes: StoredBytes::new(None, &records) };
     after.accept(Command::Loaded { run: first, result: Ok(Some(Box::new(resumed))) });
     let (_, released) = turn_and_commit(&mut after, Timestamp(3));
     assert!(claimed(&released).is_empty(), "one is leased, and the limit is one");

@@ -79,6 +79,11 @@ impl Cluster {
         self.nodes.read().unwrap_or_else(PoisonError::into_inner).is_mine(run)
     }
 
+    /// Does this node admit the runs of this concurrency group?
+    pub fn keeps(&self, concurrency_group: &[u8; 16]) -> bool {
+        self.nodes.read().unwrap_or_else(PoisonError::into_inner).keeps(concurrency_group)
+    }
+
     /// Replaces the list of live nodes; answers the old and the new list if they differ.
     fn update_nodes(&self, live: &[(u64, Span)]) -> Option<(Nodes, Nodes)> {
         let mut nodes = self.nodes.write().unwrap_or_else(PoisonError::into_inner);

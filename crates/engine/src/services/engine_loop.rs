@@ -15,7 +15,6 @@ use super::reply_channel::ReplyChannel;
 use super::run_queries::load_all;
 use super::subscriptions::Subscribers;
 use super::workflows::Workflows;
-use crate::TIMER_READ_AHEAD;
 use crate::error::Error;
 use crate::execute::{Executors, HttpQueue};
 use crate::mailbox::{Command, Dispatch, LoadFailure, Mailbox, Reply, Resumed, Turn};
@@ -32,10 +31,8 @@ use store::crash::{self, Point};
 use store::{Batch, ClusterEvent, QueueKey, QueuePosition};
 use tokio::sync::oneshot;
 
-/// How often an idle loop wakes up, and how often the timer rows are read.
+/// How often an idle loop wakes up.
 const IDLE: Duration = Duration::from_millis(1_000);
-/// Timer rows read at a time.
-const TIMERS_PAGE: usize = 10_000;
 /// How often watchers whose caller hung up are dropped.
 const WATCHERS_SWEPT_EVERY: Duration = Duration::from_secs(5);
 /// Runs loaded before they are sent to the mailbox.
@@ -172,16 +169,6 @@ impl Core {
             false => Err(has_stopped()),
         }
     }
-
-    /// Sends the mailbox the timers due within [`TIMER_READ_AHEAD`]; answers how many.
-    pub(super) async fn read_timers(&self) -> Result<usize, store::Error> {
-        let timers = self.store.timers(self.now().after(TIMER_READ_AHEAD), TIMERS_PAGE).await?;
-        let count = timers.len();
-        if count > 0 {
-            self.inbox.send(Command::Timers(timers));
-        }
-        Ok(count)
-    }
 }
 
 /// The services that the loop uses.
@@ -245,7 +232,7 @@ pub fn spawn(services: LoopServices, mailbox: Mailbox<ReplyChannel>, executors: 
     start_thread("reader", move || load_runs(&reader, &todo));
     let queue_reader = services.core.clone();
     start_thread("queues", move || read_queues(&queue_reader, &queue_todo));
-    tokio::runtime::Handle::current().spawn(read_timers_forever(services.core.clone()));
+    tokio::runtime::Handle::current().spawn(services.cluster.clone().read_timers_forever());
     let looping = move || {
         let guard = CloseOnExit(services.core.clone());
         engine_loop.run(&services);
@@ -646,26 +633,5 @@ fn wait_for<T>(future: impl Future<Output = T>) -> T {
             return answer;
         }
         std::thread::park();
-    }
-}
-
-/// Reads the timers that come due within [`TIMER_READ_AHEAD`], again and again. A row stays until the record it caused is
-/// durable, so reading it twice is harmless. At worst a timer is read late.
-async fn read_timers_forever(core: Arc<Core>) {
-    loop {
-        core.clock.follow_reference();
-        core.metrics.clock_ahead_ms.set(core.clock.ahead().millis());
-        let is_full = match core.read_timers().await {
-            Ok(count) => count == TIMERS_PAGE,
-            Err(error) => {
-                tracing::warn!(%error, "the timers cannot be read");
-                false
-            }
-        };
-        if core.inbox.is_closed() {
-            return;
-        }
-        let pause = if is_full { Duration::from_millis(20) } else { IDLE };
-        let _ = tokio::time::timeout(pause, core.clock_moved.notified()).await;
     }
 }

@@ -13,6 +13,9 @@ use store::{ClusterEvent, ConcurrencyGroupRow, WorkflowPause};
 
 /// How long a start waits for another node to decide whether the run may begin.
 const DECIDED_WITHIN: Duration = Duration::from_secs(2);
+/// The pause before the row of such a run is read again; it doubles each time, up to the second value.
+const DECISION_READ_AFTER: Duration = Duration::from_millis(5);
+const DECISION_READ_EVERY: Duration = Duration::from_millis(100);
 
 impl Runs {
     /// Pauses a run: no further step starts until it is resumed. Steps under way may finish.
@@ -56,6 +59,8 @@ impl Runs {
     }
 
     async fn stored_concurrency_groups(&self) -> Result<ConcurrencyGroups, Error> {
+        #[cfg(test)]
+        tests::GROUP_READS.set(tests::GROUP_READS.get() + 1);
         let paused = self.core.store.workflow_pauses().await?.into_iter().map(|pause| pause.workflow).collect();
         Ok(ConcurrencyGroups::stored(paused, self.core.store.grouped_runs().await?))
     }
@@ -68,21 +73,29 @@ impl Runs {
         run: RunId,
         concurrency_group: &ConcurrencyGroupRow,
     ) -> RunStatus {
+        if self.cluster.keeps(&concurrency_group.id) || !self.is_decided_soon(run, concurrency_group).await {
+            return RunStatus::Pending;
+        }
         let until = Instant::now() + DECIDED_WITHIN;
+        let mut pause = DECISION_READ_AFTER;
         while Instant::now() < until {
             match self.core.store.run(org, run).await {
                 Ok(Some(row)) if row.status == RunStatus::Pending => {}
                 Ok(Some(row)) => return row.status,
                 Ok(None) | Err(_) => break,
             }
-            let is_next =
-                self.stored_concurrency_groups().await.is_ok_and(|concurrency_groups| concurrency_groups.is_next(run));
-            if !is_next && concurrency_group.on_conflict != OnConflict::Skip {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(DECISION_READ_EVERY);
         }
         RunStatus::Pending
+    }
+
+    /// Will the group's node decide on a new run without waiting for another to end, or has it done so? Reads the runs of
+    /// all groups, so a start asks once.
+    async fn is_decided_soon(&self, run: RunId, concurrency_group: &ConcurrencyGroupRow) -> bool {
+        let is_decided_soon = |groups: ConcurrencyGroups| groups.is_next(run) || !groups.is_queued(run);
+        concurrency_group.on_conflict == OnConflict::Skip
+            || self.stored_concurrency_groups().await.is_ok_and(is_decided_soon)
     }
 }
 
@@ -112,5 +125,52 @@ impl Workflows {
 
     pub async fn paused(&self, org: OrgId, workflow: WorkflowId) -> Result<Option<WorkflowPause>, Error> {
         Ok(self.core.store.workflow_pause(org, workflow).await?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::StartRequest;
+    use crate::clock::ClockMode;
+    use crate::engine::{Engine, Options};
+    use crate::secret::Secret;
+    use kernel::{OrgId, RunStatus, Span};
+    use std::cell::Cell;
+    use std::sync::Arc;
+
+    thread_local! {
+        /// How often this thread has read the runs of all groups to decide about one.
+        pub(super) static GROUP_READS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    #[tokio::test]
+    async fn a_run_that_queues_on_its_own_node_does_not_read_the_runs_of_all_groups() {
+        let options = Options {
+            secret: Secret::new([7; 32]),
+            public_url: "http://127.0.0.1:7420".into(),
+            clock: ClockMode::Virtual,
+            clock_start: None,
+            clock_advance: Span(0),
+            accept_clock: false,
+            http: Default::default(),
+            seed: Some(1),
+            node: String::new(),
+            retention: None,
+        };
+        let engine = Engine::open(Arc::new(store::MemoryStore::default()), options).await.expect("it opens");
+        let source = r#"{"name": "one", "concurrency": {"key": "all", "limit": 1}, "tasks": {"a": {"sleep": "1h"}}}"#;
+        let tree = lang::read(source.as_bytes(), lang::Syntax::Json).expect("a document");
+        let compiled = lang::compile(&tree).expect("a definition");
+        engine.workflows.create(OrgId::DEFAULT, &compiled, None).await.expect("it is new");
+        let workflow = engine.workflows.resolve(OrgId::DEFAULT, "one").await.expect("it reads").expect("it exists");
+        let before = GROUP_READS.get();
+        let mut statuses = Vec::new();
+        for _ in 0..3 {
+            let request = StartRequest::new(OrgId::DEFAULT, workflow.clone(), "{}".into());
+            statuses.push(engine.runs.start(request).await.expect("it starts").status);
+        }
+        assert_eq!(statuses[1..], [RunStatus::Pending; 2]);
+        assert_eq!(GROUP_READS.get() - before, 0);
+        engine.stop().await;
     }
 }

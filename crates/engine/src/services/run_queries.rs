@@ -5,7 +5,7 @@ use super::runs::Runs;
 use super::workflows::Workflows;
 use crate::error::Error;
 use crate::explain::{ExplainFacts, Explanation, explain};
-use crate::mailbox::{Command, LoadFailure, QueueQuery, Reply, Resumed};
+use crate::mailbox::{Command, LoadFailure, QueueQuery, Reply, Resumed, StoredBytes};
 use crate::task_queue::ClaimStatus;
 use crate::version::Version;
 use kernel::run::Lease;
@@ -81,10 +81,10 @@ async fn fold(workflows: &Workflows, loaded: store::Result<Option<Loaded>>) -> R
     };
     let Some(loaded) = loaded.map_err(unreadable)? else { return Ok(None) };
     let version = workflows.version_of(&loaded.row).await?;
-    let snapshot = loaded.snapshot.as_ref().map(|(_, bytes)| &bytes[..]);
-    let folded = Run::load(&version.plan, snapshot, &loaded.records)?;
-    let records = loaded.records.len() as u32;
-    Ok(Some(Resumed { version, run: folded, seq: loaded.seq, row: loaded.row, records }))
+    let snapshot = loaded.snapshot.as_ref().map(|(_, bytes)| bytes);
+    let folded = Run::load(&version.plan, snapshot.map(|bytes| &bytes[..]), &loaded.records)?;
+    let stored_bytes = StoredBytes::new(snapshot, &loaded.records);
+    Ok(Some(Resumed { version, run: folded, seq: loaded.seq, row: loaded.row, stored_bytes }))
 }
 
 impl Runs {

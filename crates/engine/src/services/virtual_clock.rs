@@ -1,6 +1,7 @@
 //! The stored clock mode and offset, and advancing a virtual clock from due time to due time.
 
 use super::clock_skew;
+use super::cluster::Cluster;
 use super::core::Core;
 use super::engine_loop::Probe;
 use super::outbox::OutboxQueue;
@@ -88,6 +89,7 @@ async fn open_real(store: &dyn Store, newest: Option<Timestamp>, accept: bool) -
 /// Moves a virtual clock.
 pub struct VirtualClock {
     core: Arc<Core>,
+    cluster: Arc<Cluster>,
     scheduler: Arc<Scheduler>,
     outbox: Arc<OutboxQueue>,
     /// Wakes the services that sleep until a time, so that they read the clock again.
@@ -96,12 +98,12 @@ pub struct VirtualClock {
 
 impl VirtualClock {
     pub fn new(
-        core: Arc<Core>,
+        cluster: Arc<Cluster>,
         scheduler: Arc<Scheduler>,
         outbox: Arc<OutboxQueue>,
         moved: Vec<Arc<Notify>>,
     ) -> VirtualClock {
-        VirtualClock { core, scheduler, outbox, moved }
+        VirtualClock { core: cluster.core.clone(), cluster, scheduler, outbox, moved }
     }
 
     /// Moves a virtual clock forward. Stops at every due time until the work it causes is done. Answers the new time
@@ -163,7 +165,7 @@ impl VirtualClock {
             crash::point(Point::OffsetStored);
             core.clock.advance(by);
         }
-        core.read_timers().await?;
+        self.cluster.read_timers().await?;
         core.inbox.poke();
         core.clock_moved.notify_one();
         self.moved.iter().for_each(|moved| moved.notify_one());

@@ -3,7 +3,7 @@
 use super::{PendingCancellation, TaskQueue, TypeKey, TypeQueue};
 use bytes::Bytes;
 use kernel::{OrgId, RunId, Span, Timestamp};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 use store::WorkerRow;
@@ -42,13 +42,17 @@ impl Pattern {
             Pattern::Exact(name) | Pattern::Prefix(name) => name.clone(),
         };
         let range = type_queues.range::<TypeKey, _>((Bound::Included((org, from)), Bound::Unbounded));
-        range.take_while(move |((of, name), _)| *of == org && self.matches(name))
+        range.take_while(move |((of, name), _)| {
+            #[cfg(test)]
+            super::LOOKED_AT.set(super::LOOKED_AT.get() + 1);
+            *of == org && self.matches(name)
+        })
     }
 }
 
 /// A worker's request for tasks.
 pub struct ClaimRequest<T> {
-    /// Chosen by the caller; unique per request.
+    /// Chosen by the caller; larger for later requests. Among equal claims the oldest is served first.
     pub claim_id: u64,
     pub reply_to: T,
     pub org: OrgId,
@@ -84,6 +88,8 @@ pub(super) struct OpenClaim<T> {
     /// Tasks with durable leases for the reply, by offer id.
     pub tasks: BTreeMap<u64, ClaimedTask>,
     pub cancellations: Vec<PendingCancellation>,
+    /// It is in the [`ClaimIndex`](super::claim_index::ClaimIndex), so that tasks find it.
+    pub is_waiting: bool,
 }
 
 impl<T> OpenClaim<T> {
@@ -127,84 +133,10 @@ pub struct ClaimReply {
 pub(super) struct WorkerRecord {
     pub row: WorkerRow,
     pub patterns: Vec<Pattern>,
-    pub leased: u32,
     /// A change of it is not stored yet.
     pub is_new: bool,
     /// It last sent something to this node, not to another.
     pub is_local: bool,
-}
-
-/// Open claims by type or by prefix.
-type Lists = HashMap<TypeKey, VecDeque<u64>>;
-
-/// Open claims by what they claim.
-#[derive(Default)]
-pub(super) struct ClaimIndex {
-    /// Claims to look at in the next pairing.
-    new: Vec<u64>,
-    exact: Lists,
-    /// By prefix length: a type needs one lookup per length, not one per prefix.
-    prefixes: BTreeMap<usize, Lists>,
-}
-
-impl ClaimIndex {
-    pub fn take_new(&mut self) -> Vec<u64> {
-        std::mem::take(&mut self.new)
-    }
-
-    pub fn mark_new(&mut self, claim_id: u64) {
-        self.new.push(claim_id);
-    }
-
-    pub fn put<T>(&mut self, claim_id: u64, claim: &OpenClaim<T>) {
-        for pattern in &claim.patterns {
-            let list = match pattern {
-                Pattern::Exact(name) => self.exact.entry((claim.org, name.clone())).or_default(),
-                Pattern::Prefix(prefix) => {
-                    let of_length = self.prefixes.entry(prefix.len()).or_default();
-                    of_length.entry((claim.org, prefix.clone())).or_default()
-                }
-            };
-            if !list.contains(&claim_id) {
-                list.push_back(claim_id);
-            }
-        }
-    }
-
-    fn remove<T>(&mut self, claim_id: u64, claim: &OpenClaim<T>) {
-        for pattern in &claim.patterns {
-            match pattern {
-                Pattern::Exact(name) => remove_claim(&mut self.exact, &(claim.org, name.clone()), claim_id),
-                Pattern::Prefix(prefix) => {
-                    if let Some(of_length) = self.prefixes.get_mut(&prefix.len()) {
-                        remove_claim(of_length, &(claim.org, prefix.clone()), claim_id);
-                        if of_length.is_empty() {
-                            self.prefixes.remove(&prefix.len());
-                        }
-                    }
-                }
-            }
-        }
-    }
-
-    /// Claims that match this type, exact ones first, then by prefix length; within a pattern in order of arrival.
-    fn of<'a>(&'a self, key: &'a TypeKey) -> impl Iterator<Item = u64> + 'a {
-        let exact = self.exact.get(key).into_iter().flatten();
-        let prefixes = self.prefixes.iter().filter_map(|(length, lists)| {
-            let prefix = key.1.get(..*length)?;
-            lists.get(&(key.0, Arc::from(prefix)))
-        });
-        exact.chain(prefixes.flatten()).copied()
-    }
-}
-
-fn remove_claim(lists: &mut Lists, key: &TypeKey, claim_id: u64) {
-    if let Some(list) = lists.get_mut(key) {
-        list.retain(|other| *other != claim_id);
-        if list.is_empty() {
-            lists.remove(key);
-        }
-    }
 }
 
 impl<T> TaskQueue<T> {
@@ -243,14 +175,32 @@ impl<T> TaskQueue<T> {
             pending,
             tasks,
             cancellations,
+            is_waiting: false,
         };
         self.open_claims.insert(claim_id, claim);
+        self.claim_index.opened(claim_id, worker_key);
         self.claim_index.mark_new(claim_id);
+        self.change_claim(claim_id, |_| {});
+    }
+
+    /// Changes an open claim, after which it may take more tasks, or no more.
+    pub(super) fn change_claim(&mut self, claim_id: u64, change: impl FnOnce(&mut OpenClaim<T>)) {
+        if let Some(claim) = self.open_claims.get_mut(&claim_id) {
+            change(claim);
+            let takes_more = claim.takes_more();
+            self.claim_index.set_waiting(claim, takes_more);
+        }
+    }
+
+    fn close_claim(&mut self, claim_id: u64) -> Option<OpenClaim<T>> {
+        let mut claim = self.open_claims.remove(&claim_id)?;
+        self.claim_index.set_waiting(&mut claim, false);
+        self.claim_index.closed(claim_id, &(claim.org, claim.worker.clone()));
+        Some(claim)
     }
 
     fn register_worker(&mut self, request: &ClaimRequest<T>, now: Timestamp) {
         let types = serde_json::to_string(&request.types).unwrap_or_default();
-        let leased = self.leases.values().filter(|held| held.org == request.org && held.worker == request.worker);
         let worker_key = (request.org, request.worker.clone());
         let row = |first_seen| WorkerRow {
             org: request.org,
@@ -270,9 +220,8 @@ impl<T> TaskQueue<T> {
                 worker.patterns.clone_from(&request.patterns);
             }
             None => {
-                let leased = leased.count() as u32;
                 let (patterns, is_new, is_local) = (request.patterns.clone(), true, true);
-                let worker = WorkerRecord { row: row(now), patterns, leased, is_new, is_local };
+                let worker = WorkerRecord { row: row(now), patterns, is_new, is_local };
                 self.workers.insert(worker_key, worker);
             }
         }
@@ -286,10 +235,9 @@ impl<T> TaskQueue<T> {
             if known.is_some_and(|worker| worker.row.last_seen >= row.last_seen) {
                 continue;
             }
-            let leased = known.map_or(0, |worker| worker.leased);
             let types: Vec<String> = serde_json::from_str(&row.types).unwrap_or_default();
             let patterns = types.iter().filter_map(|text| Pattern::parse(text)).collect();
-            self.workers.insert(worker_key, WorkerRecord { row, patterns, leased, is_new: false, is_local: false });
+            self.workers.insert(worker_key, WorkerRecord { row, patterns, is_new: false, is_local: false });
         }
     }
 
@@ -304,7 +252,7 @@ impl<T> TaskQueue<T> {
 
     /// Forgets workers that sent nothing since and hold no task.
     pub fn forget_workers(&mut self, since: Timestamp) {
-        self.workers.retain(|_, worker| worker.row.last_seen >= since || worker.leased > 0);
+        self.workers.retain(|key, worker| worker.row.last_seen >= since || self.held_by.contains_key(key));
         self.cancellations.retain(|worker_key, _| self.workers.contains_key(worker_key));
     }
 
@@ -312,7 +260,7 @@ impl<T> TaskQueue<T> {
     pub fn withdraw(&mut self, claim_id: u64) {
         if let Some(claim) = self.open_claims.get_mut(&claim_id) {
             claim.is_immediate = true;
-            self.urgent.push(claim_id);
+            self.urgent.insert(claim_id);
         }
     }
 
@@ -334,21 +282,16 @@ impl<T> TaskQueue<T> {
         let gone: Vec<u64> =
             self.open_claims.values().filter(|p| p.pending == 0 && !keep(&p.reply_to)).map(|p| p.claim_id).collect();
         for claim_id in gone {
-            if let Some(claim) = self.open_claims.remove(&claim_id) {
-                self.claim_index.remove(claim_id, &claim);
-            }
+            self.close_claim(claim_id);
         }
     }
 
     /// A lease is durable: its task goes into the reply. The held lease now counts against the limits.
     pub fn deliver(&mut self, offer_id: u64, task: ClaimedTask) {
         let Some(lease) = self.pending_leases.remove(&offer_id) else { return };
-        if let Some(claim) = self.open_claims.get_mut(&lease.claim) {
-            claim.pending -= 1;
+        if self.open_claims.contains_key(&lease.claim) {
             self.undelivered.insert((task.run, task.step), lease.claim);
-            claim.tasks.insert(offer_id, task);
-            claim.is_immediate = true;
-            self.urgent.push(lease.claim);
+            self.add_to_reply(lease.claim, offer_id, task);
         }
     }
 
@@ -357,12 +300,16 @@ impl<T> TaskQueue<T> {
         let Some(lease) = self.pending_leases.get_mut(&offer_id) else { return };
         // The commit outcome no longer matters to the claim.
         let claim_id = std::mem::replace(&mut lease.claim, u64::MAX);
-        if let Some(claim) = self.open_claims.get_mut(&claim_id) {
+        self.add_to_reply(claim_id, offer_id, task);
+    }
+
+    fn add_to_reply(&mut self, claim_id: u64, offer_id: u64, task: ClaimedTask) {
+        self.change_claim(claim_id, |claim| {
             claim.pending -= 1;
             claim.tasks.insert(offer_id, task);
             claim.is_immediate = true;
-            self.urgent.push(claim_id);
-        }
+        });
+        self.urgent.insert(claim_id);
     }
 
     /// Takes the replies to open claims that can be answered now.
@@ -371,11 +318,10 @@ impl<T> TaskQueue<T> {
         for claim_id in std::mem::take(&mut self.urgent) {
             let Some(claim) = self.open_claims.get(&claim_id) else { continue };
             if !self.is_answerable(claim) {
-                self.urgent.push(claim_id);
+                self.urgent.insert(claim_id);
                 continue;
             }
-            if let Some(claim) = self.open_claims.remove(&claim_id) {
-                self.claim_index.remove(claim_id, &claim);
+            if let Some(claim) = self.close_claim(claim_id) {
                 for task in claim.tasks.values() {
                     self.undelivered.remove(&(task.run, task.step));
                 }
@@ -400,7 +346,7 @@ impl<T> TaskQueue<T> {
 
     /// No lease of it is pending, and no read may bring it a task.
     fn is_answerable(&self, claim: &OpenClaim<T>) -> bool {
-        claim.pending == 0 && !self.claim_index.new.contains(&claim.claim_id) && !self.may_get_more(claim)
+        claim.pending == 0 && !self.claim_index.is_new(claim.claim_id) && !self.may_get_more(claim)
     }
 
     /// Is there an open claim that can be answered now?
@@ -432,25 +378,16 @@ impl<T> TaskQueue<T> {
     /// An open claim that takes a task of this type: one of `worker` if there is one, else the first.
     pub(super) fn claim_for(&self, key: &TypeKey, worker: Option<&str>) -> Option<u64> {
         let rules = self.type_queues.get(key).map(|type_queue| &type_queue.rules);
-        let accepts = |claim: &OpenClaim<T>| {
-            claim.takes_more() && rules.is_none_or(|rules| rules.accepts_runtime(claim.runtime.as_deref()))
+        let accepts = |runtime: Option<&str>| {
+            #[cfg(test)]
+            super::LOOKED_AT.set(super::LOOKED_AT.get() + 1);
+            rules.is_none_or(|rules| rules.accepts_runtime(runtime))
         };
-        let is_match = |claim_id: &&u64| {
-            self.open_claims
-                .get(*claim_id)
-                .is_some_and(|claim| claim.org == key.0 && claim.patterns.iter().any(|p| p.matches(&key.1)))
+        let is_match = |claim: &OpenClaim<T>| {
+            claim.is_waiting && accepts(claim.runtime.as_deref()) && claim.patterns.iter().any(|p| p.matches(&key.1))
         };
-        // Claims that came since the last pairing are not in the index yet.
-        let new = self.claim_index.new.iter().filter(is_match).copied();
-        let mut first = None;
-        for claim_id in self.claim_index.of(key).chain(new) {
-            let Some(claim) = self.open_claims.get(&claim_id).filter(|claim| accepts(claim)) else { continue };
-            match worker {
-                None => return Some(claim_id),
-                Some(worker) if claim.worker == worker => return Some(claim_id),
-                Some(_) => first = first.or(Some(claim_id)),
-            }
-        }
-        first
+        let is_match = |claim_id: &u64| self.open_claims.get(claim_id).is_some_and(is_match);
+        let own = worker.and_then(|worker| self.claim_index.of_worker(&(key.0, worker.to_owned())).find(is_match));
+        own.or_else(|| self.claim_index.first(key, accepts))
     }
 }

@@ -118,10 +118,8 @@ impl<T> TaskQueue<T> {
             return;
         }
         let Some(held) = self.leases.remove(&(run, step)) else { return };
-        if let Some(claim) =
-            self.undelivered.remove(&(run, step)).and_then(|claim_id| self.open_claims.get_mut(&claim_id))
-        {
-            claim.tasks.retain(|_, task| (task.run, task.step) != (run, step));
+        if let Some(claim_id) = self.undelivered.remove(&(run, step)) {
+            self.change_claim(claim_id, |claim| claim.tasks.retain(|_, task| (task.run, task.step) != (run, step)));
         }
         self.expiries.remove(&(held.until, run, step));
         self.count_worker(held.org, &held.worker, -1);
@@ -196,11 +194,12 @@ impl<T> TaskQueue<T> {
 
     /// Adds a cancellation to the worker's open claim, or keeps it for the next claim.
     pub(super) fn notify_worker(&mut self, worker_key: WorkerKey, pending: PendingCancellation) {
-        match self.open_claims.values_mut().find(|claim| claim.org == worker_key.0 && claim.worker == worker_key.1) {
+        let claim_id = self.claim_index.of_worker(&worker_key).next();
+        match claim_id.and_then(|claim_id| self.open_claims.get_mut(&claim_id)) {
             Some(claim) => {
                 claim.cancellations.push(pending);
                 claim.is_immediate = true;
-                self.urgent.push(claim.claim_id);
+                self.urgent.insert(claim.claim_id);
             }
             None => self.cancellations.entry(worker_key).or_default().push(pending),
         }
@@ -213,8 +212,11 @@ impl<T> TaskQueue<T> {
     }
 
     fn count_worker(&mut self, org: OrgId, worker: &str, change: i32) {
-        if let Some(worker) = self.workers.get_mut(&(org, worker.to_owned())) {
-            worker.leased = worker.leased.saturating_add_signed(change);
-        }
+        let worker_key = (org, worker.to_owned());
+        let held = self.held_by.get(&worker_key).map_or(0, |held| *held).saturating_add_signed(change);
+        match held {
+            0 => self.held_by.remove(&worker_key),
+            held => self.held_by.insert(worker_key, held),
+        };
     }
 }

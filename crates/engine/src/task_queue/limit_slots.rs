@@ -12,10 +12,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use store::{LimitScope, LimitSlot, LimitSlotRow};
 
+/// A limit of a type: of which kind, and for which key.
+type Limit = (LimitScope, Arc<str>);
+
 /// The taken slots of a type, as far as this node knows.
 #[derive(Debug, Default)]
 pub struct LimitSlots {
-    rows: BTreeMap<(LimitScope, Arc<str>), SlotSet>,
+    rows: BTreeMap<Limit, SlotSet>,
+    /// The last end of the slots of each limit, to forget a limit whose slots are all free again.
+    ends: BTreeSet<(Timestamp, Limit)>,
     /// A slot that this node tried was taken: the type leases nothing before its slots have been read.
     pub is_contested: bool,
     pub is_reading: bool,
@@ -106,28 +111,42 @@ impl LimitSlots {
 
     /// When the next slot of a rate becomes free.
     pub fn next_end(&mut self, of: LimitScope, key: &str, now: Timestamp) -> Option<Timestamp> {
+        while self.ends.first().is_some_and(|(until, _)| *until <= now) {
+            if let Some((_, limit)) = self.ends.pop_first() {
+                self.rows.remove(&limit);
+            }
+        }
+        // Some of its slots are still taken, so it keeps its entry in `ends`.
         let slot_set = self.rows.get_mut(&(of, Arc::from(key)))?;
         slot_set.advance_time(now);
         slot_set.ends.first().map(|(until, _)| *until)
     }
 
     pub fn take(&mut self, of: LimitScope, key: &Arc<str>, number: u32, until: Timestamp) {
-        self.rows.entry((of, key.clone())).or_default().take(number, until);
+        self.change((of, key.clone()), |slot_set| slot_set.take(number, until));
     }
 
     pub fn free(&mut self, of: LimitScope, key: &str, number: u32) {
-        let scope = (of, Arc::from(key));
-        if let Some(slot_set) = self.rows.get_mut(&scope) {
-            slot_set.free(number);
-            if slot_set.taken.is_empty() {
-                self.rows.remove(&scope);
-            }
+        self.change((of, Arc::from(key)), |slot_set| slot_set.free(number));
+    }
+
+    fn change(&mut self, limit: Limit, change: impl FnOnce(&mut SlotSet)) {
+        let slot_set = self.rows.entry(limit.clone()).or_default();
+        let before = slot_set.ends.last().map(|(until, _)| *until);
+        change(slot_set);
+        let after = slot_set.ends.last().map(|(until, _)| *until);
+        if slot_set.taken.is_empty() {
+            self.rows.remove(&limit);
+        }
+        if before != after {
+            before.map(|until| self.ends.remove(&(until, limit.clone())));
+            after.map(|until| self.ends.insert((until, limit)));
         }
     }
 
     /// Replaces the taken slots with the rows that were read and those of pending leases.
     pub fn replace(&mut self, rows: &[LimitSlotRow], pending: impl Iterator<Item = AcquiredSlots>) {
-        self.rows.clear();
+        (self.rows, self.ends) = Default::default();
         for LimitSlotRow { slot: LimitSlot { of, key, number, .. }, until, .. } in rows {
             self.take(*of, &Arc::from(key.as_str()), *number, *until);
         }
@@ -197,5 +216,23 @@ mod tests {
         assert!(!limit_slots.is_full(LimitScope::Rate, "", 2));
         limit_slots.replace(&[], std::iter::once(vec![(LimitScope::Rate, key, 1, Timestamp(30))]));
         assert_eq!(limit_slots.find(LimitScope::Rate, "", 2, 1), Some(0), "slots of pending leases stay taken");
+    }
+
+    #[test]
+    fn keys_whose_rate_slots_are_all_free_again_are_forgotten() {
+        let mut limit_slots = LimitSlots::default();
+        for n in 0..1_000 {
+            let key: Arc<str> = Arc::from(format!("customer {n}"));
+            limit_slots.next_end(LimitScope::Rate, &key, Timestamp(n));
+            limit_slots.take(LimitScope::Rate, &key, 0, Timestamp(n + 5));
+            limit_slots.take(LimitScope::Rate, &key, 1, Timestamp(n + 10));
+            assert!(limit_slots.rows.len() <= 11 && limit_slots.ends.len() == limit_slots.rows.len());
+        }
+        let key: Arc<str> = Arc::from("held");
+        limit_slots.take(LimitScope::Key, &key, 3, FOREVER);
+        assert_eq!(limit_slots.next_end(LimitScope::Rate, "customer 999", Timestamp(2_000)), None);
+        assert_eq!((limit_slots.rows.len(), limit_slots.ends.len()), (1, 1), "a lease that has not ended");
+        limit_slots.free(LimitScope::Key, "held", 3);
+        assert_eq!((limit_slots.rows.len(), limit_slots.ends.len()), (0, 0));
     }
 }

@@ -6,6 +6,7 @@ use kernel::run::Lease;
 use store::{Rate, TypePause};
 
 mod cancellations;
+mod cost;
 
 const ORG: OrgId = OrgId::DEFAULT;
 const NOW: Timestamp = Timestamp(1_000_000_000);

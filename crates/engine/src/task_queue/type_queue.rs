@@ -11,9 +11,10 @@
 
 use super::leases::BlockedReason;
 use super::limit_slots::{AcquiredSlots, LimitSlots};
+use super::rate_window::RateWindow;
 use crate::nodes::Nodes;
 use kernel::{Span, Timestamp};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use store::{LimitScope, LimitSlotRow, QueuePosition, Rate, TypeRow};
 
@@ -36,6 +37,8 @@ pub struct TypeQueue {
     order: BTreeSet<(u32, u64, Arc<str>)>,
     /// Keys whose key queues need more rows.
     to_read: BTreeSet<Arc<str>>,
+    /// Key queues whose rows are being read.
+    reads: usize,
     /// The rate limit of the whole type blocks every key queue.
     is_rate_limited: bool,
     /// Pending and durable leases.
@@ -60,8 +63,8 @@ pub struct TypeRules {
     pub limit: Option<u32>,
     pub limit_per_key: Option<u32>,
     rate: Option<Rate>,
-    /// Leases within the last period of the rate, of all keys together or per key.
-    lease_times: BTreeMap<Arc<str>, VecDeque<Timestamp>>,
+    /// The leases of this process, unless nodes share the store.
+    rate_window: RateWindow,
 }
 
 /// The ready tasks of one type that share a key.
@@ -101,11 +104,7 @@ pub enum Horizon {
 impl TypeRules {
     /// The leases of the last process are not known. The new process assumes that they used the whole rate, evenly, so
     /// that a restart cannot exceed a rate.
-    pub fn of(
-        row: &TypeRow,
-        lease_times: BTreeMap<Arc<str>, VecDeque<Timestamp>>,
-        began: Option<Timestamp>,
-    ) -> TypeRules {
+    fn of(row: &TypeRow, rate_window: RateWindow, began: Option<Timestamp>) -> TypeRules {
         let stop = match (&row.paused, row.enabled) {
             (_, false) => Some(BlockedReason::Disabled),
             (Some(pause), _) => Some(BlockedReason::Paused { since: pause.at, note: pause.note.clone() }),
@@ -117,18 +116,16 @@ impl TypeRules {
             limit: row.limit,
             limit_per_key: row.limit_per_key,
             rate: row.rate,
-            lease_times,
+            rate_window,
         };
         if let Some((now, rate)) = began.zip(rules.rate).filter(|(_, rate)| !rate.per_key) {
             let apart = rate.per.0 / u64::from(rate.limit.max(1));
             let stamp = |n: u32| Timestamp(now.0.saturating_sub_unsigned(apart.saturating_mul(n.into())));
-            rules.lease_times.insert("".into(), (0..rate.limit).rev().map(stamp).collect());
+            for at in (0..rate.limit).rev().map(stamp) {
+                rules.rate_window.add("", rate.per, at);
+            }
         }
         rules
-    }
-
-    pub fn take_lease_times(&mut self) -> BTreeMap<Arc<str>, VecDeque<Timestamp>> {
-        std::mem::take(&mut self.lease_times)
     }
 
     /// May a worker of this runtime claim the type's tasks?
@@ -150,23 +147,14 @@ impl TypeRules {
     /// Until when the rate blocks a key.
     fn rate_limited_until(&mut self, key: &str, now: Timestamp) -> Option<Timestamp> {
         let rate = self.rate?;
-        let key = self.bucket(key);
-        let times = self.lease_times.get_mut(key)?;
-        while times.front().is_some_and(|at| now.since(*at) >= rate.per) {
-            times.pop_front();
-        }
-        if times.is_empty() {
-            self.lease_times.remove(key);
-            return None;
-        }
-        let over = times.len().checked_sub(rate.limit as usize)?;
-        times.get(over).map(|at| at.after(rate.per))
+        let bucket = self.bucket(key);
+        self.rate_window.blocked_until(bucket, &rate, now)
     }
 
     fn count_lease(&mut self, key: &str, now: Timestamp) {
-        if self.rate.is_some() {
-            let key = self.bucket(key);
-            self.lease_times.entry(key.into()).or_default().push_back(now);
+        if let Some(rate) = self.rate {
+            let bucket = self.bucket(key);
+            self.rate_window.add(bucket, rate.per, now);
         }
     }
 }
@@ -184,7 +172,8 @@ impl TypeQueue {
     }
 
     pub fn apply_type(&mut self, row: &TypeRow, began: Option<Timestamp>) {
-        (self.rules, self.is_rate_limited) = (TypeRules::of(row, self.rules.take_lease_times(), began), false);
+        let rate_window = std::mem::take(&mut self.rules.rate_window);
+        (self.rules, self.is_rate_limited) = (TypeRules::of(row, rate_window, began), false);
     }
 
     /// Why a task of this key cannot be leased by any worker; `None` if it can.
@@ -270,7 +259,22 @@ impl TypeQueue {
     /// Are its rows, keys or limit slots being read?
     pub fn is_reading(&self) -> bool {
         let are_slots_read = self.limit_slots.as_ref().is_some_and(|limit_slots| limit_slots.is_reading);
-        self.is_reading_keys || are_slots_read || self.key_queues.values().any(|key_queue| key_queue.is_reading())
+        self.is_reading_keys || are_slots_read || self.reads > 0
+    }
+
+    /// Begins a read of a key queue's rows if one is needed; returns the position to read after.
+    pub fn begin_read(&mut self, key: &str, low: usize) -> Option<Option<QueuePosition>> {
+        let after = self.key_queue(key).next_read(low)?;
+        self.reads += 1;
+        Some(after)
+    }
+
+    /// Takes the rows of a key queue that were read. `None` if the read failed.
+    pub fn refilled(&mut self, key: &str, rows: Option<Vec<QueuePosition>>, limit: usize, now: Timestamp) {
+        let key_queue = self.key_queue(key);
+        let was_reading = key_queue.reading.is_some();
+        key_queue.refilled(rows, limit, now);
+        self.reads -= usize::from(was_reading);
     }
 
     /// Does it have a limit that all nodes share?
@@ -296,8 +300,7 @@ impl TypeQueue {
 
     /// May the store have ready tasks, or free limit slots, that this node has not read?
     pub fn is_incomplete(&self) -> bool {
-        let are_rows_known =
-            self.to_read.is_empty() && !self.key_queues.values().any(|key_queue| key_queue.is_reading());
+        let are_rows_known = self.to_read.is_empty() && self.reads == 0;
         let are_slots_known = !self.is_limited() || self.limit_slots.as_ref().is_none_or(LimitSlots::are_known);
         self.has_unread_keys || self.is_reading_keys || !are_rows_known || !are_slots_known
     }
@@ -434,7 +437,7 @@ impl KeyQueue {
     }
 
     /// Begins a read if one is needed; returns the position to read after.
-    pub fn next_read(&mut self, low: usize) -> Option<Option<QueuePosition>> {
+    fn next_read(&mut self, low: usize) -> Option<Option<QueuePosition>> {
         if !self.needs_rows(low) {
             return None;
         }
@@ -445,11 +448,7 @@ impl KeyQueue {
         }
     }
 
-    pub fn is_reading(&self) -> bool {
-        self.reading.is_some()
-    }
-
-    pub fn refilled(&mut self, rows: Option<Vec<QueuePosition>>, limit: usize, now: Timestamp) {
+    fn refilled(&mut self, rows: Option<Vec<QueuePosition>>, limit: usize, now: Timestamp) {
         // If the read position has moved meanwhile, the rows would leave a gap.
         let began = self.read_position;
         let is_wanted = self.reading.take() == Some(began);

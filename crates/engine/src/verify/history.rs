@@ -6,7 +6,7 @@
 
 use super::Code;
 use super::run::{Case, context};
-use kernel::advance::View;
+use kernel::advance::{ParsedBodies, View};
 use kernel::event::{Because, Failure, Queue};
 use kernel::payload::Payloads;
 use kernel::plan::{Body, Guard, Node};
@@ -323,10 +323,10 @@ fn decide(case: &Case<'_>, moment: &EventInContext<'_>, node: &Node) -> Result<D
         return Ok(Decision::Skip(dead));
     }
     let Some(Guard { expr: Some(expr), .. }) = &node.guard else { return Ok(Decision::Start) };
-    let mut payloads = Payloads::new();
+    let (mut payloads, parsed) = (Payloads::new(), ParsedBodies::default());
     loop {
         let context = context(case.stored, *at, &payloads);
-        let view = View { plan, run, context: &context, fresh: None };
+        let view = View { plan, run, context: &context, fresh: None, parsed: &parsed };
         let missing = match expr::truth(expr, &view, &mut Vec::new()) {
             Ok(true) => return Ok(Decision::Start),
             Ok(false) => return Ok(Decision::Refuse),

@@ -11,7 +11,7 @@ use crate::template::{self, Failure};
 /// The concurrency group of a new run, if its workflow has one. The error says why the key cannot be filled in.
 pub fn concurrency_group(plan: &Plan, origin: &Origin) -> Result<Option<ConcurrencyGroup>, String> {
     let Some(concurrency) = &plan.layout().concurrency else { return Ok(None) };
-    let key = template::render_text(&concurrency.key, &TriggerScope(origin)).map_err(|failure| match failure {
+    let key = template::render_text(&concurrency.key, &TriggerScope::new(origin)).map_err(|failure| match failure {
         Failure::Message(message) => message,
         Failure::Stored(_) => "the key cannot be read".to_owned(),
     })?;

@@ -22,7 +22,7 @@ pub use concurrency_and_notifications::{concurrency_group, notifications};
 pub use results::{TaskResult, is_expected};
 pub use start::{HeldBack, NextRequest, Request, Work};
 pub use verdict::{failed_steps, unhandled_steps};
-pub use view::View;
+pub use view::{ParsedBodies, View};
 
 use crate::event::{Callback, Event, Failure, LogLine, Origin, Queue, Record};
 use crate::id::RunId;
@@ -224,8 +224,15 @@ pub struct Advance {
 /// the record cannot be committed, discard the run and load it again.
 pub fn advance(plan: &Plan, run: &mut Run, inputs: Vec<Input>, context: &Context<'_>) -> Advance {
     let first = run.state.seq + 1;
-    let mut state =
-        AdvanceState { plan, run, context, events: Vec::new(), out: Advance::default(), fresh: Payloads::new() };
+    let mut state = AdvanceState {
+        plan,
+        run,
+        context,
+        events: Vec::new(),
+        out: Advance::default(),
+        fresh: Payloads::new(),
+        parsed: ParsedBodies::default(),
+    };
     state.fire_due();
     for input in inputs {
         let answer = state.input(input);
@@ -248,6 +255,7 @@ struct AdvanceState<'a> {
     out: Advance,
     /// Payloads that arrived in this advance and are too large to stay in memory.
     fresh: Payloads,
+    parsed: ParsedBodies,
 }
 
 impl AdvanceState<'_> {
@@ -266,6 +274,7 @@ impl AdvanceState<'_> {
             self.out.effects.extend(self.run.claimable(self.plan).map(|step| Effect::Enqueue { step }));
         }
         if let Some(step) = step {
+            self.parsed.forget(step);
             match (was_claimable, self.is_claimable(step)) {
                 (false, true) => self.out.effects.push(Effect::Enqueue { step }),
                 (true, false) => self.out.effects.push(Effect::Dequeue { step }),
@@ -397,7 +406,7 @@ impl AdvanceState<'_> {
                 fired = true;
                 continue;
             }
-            let (at, step) = self.run.first_timer(&stalled).unwrap_or((Timestamp::NEVER, 0));
+            let (at, step) = self.run.first_timer().unwrap_or((Timestamp::NEVER, 0));
             if at.min(expiry) > self.context.now {
                 break;
             }
@@ -410,8 +419,11 @@ impl AdvanceState<'_> {
             match self.fire_timer(step) {
                 true => fired = true,
                 // The step needs a payload first; other timers do not wait for it.
-                false => stalled.push(step),
+                false => stalled.extend(self.run.index.timers.take(&(at, step))),
             }
+        }
+        if self.is_open() {
+            self.run.index.timers.extend(stalled);
         }
         fired
     }
@@ -506,7 +518,9 @@ impl AdvanceState<'_> {
             Effect::Execute { fence: f, .. } | Effect::LeaseTask { fence: f, .. } => *f == fence,
             _ => false,
         };
-        match self.out.effects.iter().position(unsent) {
+        // Only a grant of this advance can be among its effects.
+        let is_new = fence > self.run.state.seq - self.events.len() as u64;
+        match self.out.effects.iter().position(|effect| is_new && unsent(effect)) {
             Some(i) => drop(self.out.effects.remove(i)),
             None => self.out.effects.push(Effect::Abort { step, fence }),
         }

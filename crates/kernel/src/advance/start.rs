@@ -53,8 +53,8 @@ pub struct HeldBack {
 
 /// What keeps a step from starting now.
 pub(super) enum Stop {
-    /// This payload must be fetched first.
-    Missing(u32),
+    /// These payloads must be fetched first.
+    Missing(Vec<u32>),
     /// The step fails.
     Failed(Failure),
 }
@@ -62,7 +62,7 @@ pub(super) enum Stop {
 impl From<Unfilled> for Stop {
     fn from(failure: Unfilled) -> Self {
         match failure {
-            Unfilled::Stored(number) => Stop::Missing(number),
+            Unfilled::Stored(numbers) => Stop::Missing(numbers),
             Unfilled::Message(message) => Stop::Failed(Failure::new("template_error", message)),
         }
     }
@@ -71,7 +71,7 @@ impl From<Unfilled> for Stop {
 impl From<Unresolved> for Stop {
     fn from(unresolved: Unresolved) -> Self {
         match unresolved {
-            Unresolved::Stored(number) => Stop::Missing(number),
+            Unresolved::Stored(number) => Stop::Missing(vec![number]),
             Unresolved::Truncated { step, keys } => Stop::Failed(Failure::new(
                 "template_error",
                 format!(
@@ -129,14 +129,16 @@ impl AdvanceState<'_> {
     }
 
     pub(super) fn view(&self) -> View<'_> {
-        View { plan: self.plan, run: self.run, context: self.context, fresh: Some(&self.fresh) }
+        View { plan: self.plan, run: self.run, context: self.context, fresh: Some(&self.fresh), parsed: &self.parsed }
     }
 
     pub(super) fn stop(&mut self, step: u32, stop: Stop, seen: Vec<Seen>) -> bool {
         match stop {
-            Stop::Missing(number) => {
-                if !self.out.missing.contains(&number) {
-                    self.out.missing.push(number);
+            Stop::Missing(numbers) => {
+                for number in numbers {
+                    if !self.out.missing.contains(&number) {
+                        self.out.missing.push(number);
+                    }
                 }
                 false
             }

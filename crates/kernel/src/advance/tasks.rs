@@ -127,7 +127,7 @@ impl AdvanceState<'_> {
         let body = &self.run.state.origin.body;
         let is_fresh = body.stored.is_some_and(|number| self.fresh.contains_key(&number));
         let payloads = if is_fresh { &self.fresh } else { self.context.payloads };
-        let bytes = body.bytes(payloads).map_err(Stop::Missing)?;
+        let bytes = body.bytes(payloads).map_err(|number| Stop::Missing(vec![number]))?;
         match body.text {
             true => Ok(Value::String(String::from_utf8_lossy(bytes).into_owned()).to_string().into()),
             false => Ok(bytes.clone()),

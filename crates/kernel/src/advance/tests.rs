@@ -4,6 +4,7 @@
 
 mod holding;
 mod host_backoff;
+mod payloads;
 mod tasks;
 
 use super::*;
@@ -733,23 +734,6 @@ fn pure_steps_settle_in_the_record_that_decides_them() {
 }
 
 #[test]
-fn a_large_payload_is_a_row_and_is_fetched_when_a_path_reads_it() {
-    let large = "x".repeat(INLINE_MAX + 1);
-    let mut story = Story::with("a; nap@sleep: a; b@http={{tasks.a.body.big}}: nap", json!({ "large": large }));
-    assert_eq!(story.payloads.len(), 1, "the trigger body");
-    let input = story.result("a", response(200, json!({ "big": large })));
-    story.give(input);
-    assert!(story.run.snapshot().len() < INLINE_MAX, "it left the state");
-    story.after("60s");
-    assert_eq!(story.statuses(), "a=success nap=success b=pending run=running");
-    assert_eq!(story.missing, [2]);
-    assert!(Run::load(&story.plan, None, &story.journal).unwrap().has_undecided(), "a restart finds it");
-    story.resident = story.payloads.clone();
-    story.give(Input::Wake);
-    assert_eq!(story.statuses(), "a=success nap=success b=running run=running");
-}
-
-#[test]
 fn a_run_has_a_total_size() {
     let mut story = Story::of("a; b: a; w@wait");
     story.run.state.bytes = STATE_MAX - 3;
@@ -857,16 +841,4 @@ fn inputs_before_the_run_exists_are_unknown() {
     );
     assert_eq!((advanced.record, advanced.answers), (None, vec![Answer::Applied, Answer::Unknown]));
     assert_eq!(walk(&json!({"a": [1]}), &["a".into(), "0".into()]), Some(&json!(1)));
-}
-
-#[test]
-fn a_retry_that_waits_for_a_payload_does_not_delay_other_timers() {
-    let mut story =
-        Story::with("a@http={{trigger.body.id}}; w@wait", json!({ "id": 5, "pad": "x".repeat(INLINE_MAX) }));
-    let (step, fence) = story.executing["a"];
-    story.give(Input::Lost { step, fence });
-    assert_eq!(story.statuses(), "a=retrying w=waiting run=running");
-    assert_eq!(story.after("60s").statuses(), "a=retrying w=timeout run=running");
-    assert_eq!(story.missing, [1]);
-    assert_eq!(story.after("30d").statuses(), "a=cancelled w=timeout run=timeout");
 }

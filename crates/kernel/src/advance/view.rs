@@ -6,10 +6,16 @@ use crate::path::{Ref, Root, TaskField};
 use crate::payload::{Payload, Payloads};
 use crate::plan::Plan;
 use crate::run::Run;
-use crate::scope::{Scope, Unresolved};
+use crate::scope::{Scope, Unresolved, walk};
 use crate::status::Outcome;
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
+use std::cell::{OnceCell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// Bodies of this many bytes together stay parsed during an advance: a parsed body takes several times its bytes.
+const PARSED_MAX: u64 = 4 * 1024 * 1024;
 
 pub struct View<'a> {
     pub plan: &'a Plan,
@@ -17,12 +23,51 @@ pub struct View<'a> {
     pub context: &'a Context<'a>,
     /// Payloads that arrived in the current advance.
     pub fresh: Option<&'a Payloads>,
+    pub parsed: &'a ParsedBodies,
+}
+
+/// The bodies that one advance has parsed. However many placeholders read a body, it is parsed once.
+#[derive(Default)]
+pub struct ParsedBodies(RefCell<Parsed>);
+
+#[derive(Default)]
+struct Parsed {
+    /// By step; `None` is the body of the trigger.
+    values: BTreeMap<Option<u32>, Rc<Value>>,
+    /// Their length before parsing.
+    bytes: u64,
+}
+
+impl ParsedBodies {
+    fn get_or_parse(
+        &self,
+        of: Option<u32>,
+        bytes: u64,
+        parse: impl FnOnce() -> Result<Value, u32>,
+    ) -> Result<Rc<Value>, u32> {
+        let mut parsed = self.0.borrow_mut();
+        if let Some(value) = parsed.values.get(&of) {
+            return Ok(value.clone());
+        }
+        let value = Rc::new(parse()?);
+        if parsed.bytes + bytes > PARSED_MAX {
+            *parsed = Parsed::default();
+        }
+        parsed.bytes += bytes;
+        parsed.values.insert(of, value.clone());
+        Ok(value)
+    }
+
+    /// An event may have given the step another body.
+    pub(super) fn forget(&mut self, step: u32) {
+        self.0.get_mut().values.remove(&Some(step));
+    }
 }
 
 impl Scope for View<'_> {
     fn get(&self, path: &Ref) -> Result<Option<Cow<'_, Value>>, Unresolved> {
         let value = match path.root {
-            Root::TriggerBody => take(self.value(&self.run.state.origin.body)?, &path.keys),
+            Root::TriggerBody => self.read(None, &self.run.state.origin.body, &path.keys)?,
             Root::TriggerHeaders => header(&self.run.state.origin.headers, &path.keys),
             Root::TriggerScheduledFor => fire_time(&self.run.state.origin),
             Root::WaitUrl => Some(Value::String((self.context.wait_url)(&self.plan.node(path.node).key))),
@@ -33,14 +78,28 @@ impl Scope for View<'_> {
 }
 
 /// The values that exist before the run does: the body and headers of the trigger.
-pub struct TriggerScope<'a>(pub &'a Origin);
+pub struct TriggerScope<'a> {
+    origin: &'a Origin,
+    body: OnceCell<Value>,
+}
+
+impl<'a> TriggerScope<'a> {
+    pub fn new(origin: &'a Origin) -> Self {
+        TriggerScope { origin, body: OnceCell::new() }
+    }
+}
 
 impl Scope for TriggerScope<'_> {
     fn get(&self, path: &Ref) -> Result<Option<Cow<'_, Value>>, Unresolved> {
         let value = match path.root {
-            Root::TriggerBody => take(self.0.body.value(&Payloads::new()).map_err(Unresolved::Stored)?, &path.keys),
-            Root::TriggerHeaders => header(&self.0.headers, &path.keys),
-            Root::TriggerScheduledFor => fire_time(self.0),
+            Root::TriggerBody => {
+                let none = Payloads::new();
+                let bytes = self.origin.body.bytes(&none).map_err(Unresolved::Stored)?;
+                let body = self.body.get_or_init(|| self.origin.body.interpret(bytes));
+                return Ok(walk(body, &path.keys).map(Cow::Borrowed));
+            }
+            Root::TriggerHeaders => header(&self.origin.headers, &path.keys),
+            Root::TriggerScheduledFor => fire_time(self.origin),
             Root::WaitUrl | Root::Task => None,
         };
         Ok(value.map(Cow::Owned))
@@ -58,39 +117,27 @@ impl View<'_> {
             TaskField::Headers => header(step.response.as_ref().map_or(&[], |r| &r.headers), &path.keys),
             TaskField::Error => {
                 let error = step.failure.as_ref().map(|f| json!({ "code": f.code, "message": f.message }));
-                take(error.unwrap_or(Value::Null), &path.keys)
+                walk(&error.unwrap_or(Value::Null), &path.keys).cloned()
             }
             TaskField::Body => match step.body() {
-                None => take(Value::Null, &path.keys),
+                None => walk(&Value::Null, &path.keys).cloned(),
                 Some(body) if body.truncated => {
                     let keys =
                         ["body"].into_iter().chain(path.keys.iter().map(String::as_str)).collect::<Vec<_>>().join(".");
                     return Err(Unresolved::Truncated { step: self.plan.node(path.node).key.clone(), keys });
                 }
-                Some(body) => take(self.value(body)?, &path.keys),
+                Some(body) => self.read(Some(path.node), body, &path.keys)?,
             },
         })
     }
 
-    fn value(&self, payload: &Payload) -> Result<Value, Unresolved> {
-        let fresh = self.fresh.filter(|fresh| payload.stored.is_some_and(|n| fresh.contains_key(&n)));
-        payload.value(fresh.unwrap_or(self.context.payloads)).map_err(Unresolved::Stored)
+    /// Reads inside the body of a step, or of the trigger.
+    fn read(&self, of: Option<u32>, body: &Payload, keys: &[String]) -> Result<Option<Value>, Unresolved> {
+        let fresh = self.fresh.filter(|fresh| body.stored.is_some_and(|n| fresh.contains_key(&n)));
+        let parse = || body.value(fresh.unwrap_or(self.context.payloads));
+        let value = self.parsed.get_or_parse(of, body.len, parse).map_err(Unresolved::Stored)?;
+        Ok(walk(&value, keys).cloned())
     }
-}
-
-/// Follows `keys` into a value. Moves parts out instead of copying them.
-fn take(mut value: Value, keys: &[String]) -> Option<Value> {
-    for key in keys {
-        value = match value {
-            Value::Object(mut map) => map.swap_remove(key)?,
-            Value::Array(mut list) => {
-                let index = key.parse::<usize>().ok().filter(|i| *i < list.len())?;
-                list.swap_remove(index)
-            }
-            _ => return None,
-        };
-    }
-    Some(value)
 }
 
 /// The fire time of the schedule that started the run, if a schedule did.

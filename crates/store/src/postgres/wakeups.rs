@@ -1,13 +1,21 @@
 //! What wakes a run that is not in memory: its timer, or a callback.
 
-use super::columns::{Attempted, get, limit, number, org, run_id, sql, text, time};
+use super::columns::{Attempted, Id, get, limit, number, org, org_of, run_id, sql, text, time};
 use super::session::Session;
 use crate::rows::{Timer, Wait};
 use kernel::Timestamp;
 use tokio_postgres::Row;
 
-pub(super) async fn timers(session: &Session, until: Timestamp, count: usize) -> Attempted<Vec<Timer>> {
-    let rows = session.query(sql!("timers_due"), &[&until.0, &limit(count)]).await?;
+pub(super) async fn timers(
+    session: &Session,
+    until: Timestamp,
+    after: Option<Timer>,
+    count: usize,
+) -> Attempted<Vec<Timer>> {
+    let after = after.unwrap_or(Timer::FIRST);
+    let (org_after, run_after) = (org_of(after.org), Id(after.run.0));
+    let rows =
+        session.query(sql!("timers_due"), &[&until.0, &after.at.0, &org_after, &run_after, &limit(count)]).await?;
     rows.iter().map(|row| Ok(Timer { at: time(row, 0)?, org: org(row, 1)?, run: run_id(row, 2)? })).collect()
 }
 

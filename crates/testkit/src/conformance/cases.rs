@@ -72,7 +72,7 @@ async fn a_new_store_is_empty(store: Arc<dyn Store>) {
     assert_eq!(store.run(ORG, run(1)).await, Ok(None));
     assert_eq!(store.runs(ORG, &RunFilter { limit: 10, ..Default::default() }).await, Ok(vec![]));
     assert_eq!(store.active_runs().await, Ok(vec![]));
-    assert_eq!(store.timers(Timestamp::NEVER, 10).await, Ok(vec![]));
+    assert_eq!(store.timers(Timestamp::NEVER, None, 10).await, Ok(vec![]));
     assert_eq!(store.next_timer().await, Ok(None));
     assert_eq!(store.wait(&[1; 32]).await, Ok(None));
     assert_eq!(store.workflow(ORG, &WorkflowKey::Name("x".into())).await, Ok(None));
@@ -236,13 +236,13 @@ async fn an_evicted_run_has_a_timer_until_it_wakes(store: Arc<dyn Store>) {
     assert_eq!(commit(&store, [park(run(1), 1, at(60))]).await, [Committed]);
     assert_eq!(store.active_runs().await, Ok(vec![(ORG, run(2))]));
     assert_eq!(store.next_timer().await, Ok(Some(at(60))));
-    assert_eq!(store.timers(at(59), 9).await, Ok(vec![]));
-    assert_eq!(store.timers(at(60), 9).await, Ok(vec![Timer { at: at(60), org: ORG, run: run(1) }]));
+    assert_eq!(store.timers(at(59), None, 9).await, Ok(vec![]));
+    assert_eq!(store.timers(at(60), None, 9).await, Ok(vec![Timer { at: at(60), org: ORG, run: run(1) }]));
     let loaded = store.load(ORG, run(1)).await.unwrap().unwrap();
     assert_eq!((loaded.snapshot, loaded.row.wake_at), (Some((2, state(run(1), 2))), Some(at(60))));
     let later = TimerChange { remove: Some(at(60)), insert: Some(at(90)) };
     commit(&store, [RunWrite { timer: later, ..turn(run(1), 2, RunStatus::Waiting) }]).await;
-    assert_eq!(store.timers(at(100), 9).await.unwrap().len(), 1);
+    assert_eq!(store.timers(at(100), None, 9).await.unwrap().len(), 1);
     let gone = TimerChange { remove: Some(at(90)), insert: None };
     assert_eq!(commit(&store, [RunWrite { timer: gone, ..turn(run(1), 3, RunStatus::Running) }]).await, [Committed]);
     assert_eq!(store.next_timer().await, Ok(None));
@@ -254,8 +254,14 @@ async fn timers_are_returned_earliest_first(store: Arc<dyn Store>) {
         commit(&store, [start(run(n)), park(run(n), 1, at(seconds))]).await;
     }
     let due = |timers: Vec<Timer>| timers.into_iter().map(|timer| timer.run).collect::<Vec<_>>();
-    assert_eq!(due(store.timers(at(20), 9).await.unwrap()), [run(5), run(2), run(4), run(3)]);
-    assert_eq!(due(store.timers(at(99), 2).await.unwrap()), [run(5), run(2)]);
+    assert_eq!(due(store.timers(at(20), None, 9).await.unwrap()), [run(5), run(2), run(4), run(3)]);
+    let first = store.timers(at(99), None, 2).await.unwrap();
+    assert_eq!(due(store.timers(at(99), first.last().copied(), 2).await.unwrap()), [run(4), run(3)]);
+    assert_eq!(
+        due(store.timers(at(20), Some(Timer { at: at(15), org: ORG, run: run(9) }), 9).await.unwrap()),
+        [run(3)]
+    );
+    assert_eq!(due(first), [run(5), run(2)]);
     assert_eq!(store.next_timer().await, Ok(Some(at(-40))));
 }
 

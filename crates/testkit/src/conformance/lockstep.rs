@@ -91,7 +91,9 @@ impl RandomOperations {
             }
             16 => {
                 let (until, limit) = (at(self.rng.below(200) as i64), self.rng.below(5) as usize);
-                self.same(subjects, "timers", |store| store.timers(until, limit)).await;
+                let after = store::Timer { at: at(self.rng.below(200) as i64), org, run: id };
+                let after = (self.rng.below(2) == 0).then_some(after);
+                self.same(subjects, "timers", |store| store.timers(until, after, limit)).await;
                 self.same(subjects, "next_timer", |store| store.next_timer()).await;
             }
             17 => {
@@ -188,7 +190,7 @@ impl RandomOperations {
         self.same(subjects, "due_triggers", |store| store.due_triggers(Timestamp::NEVER, 100)).await;
         self.same(subjects, "next_trigger", |store| store.next_trigger()).await;
         self.same(subjects, "queued_deliveries", |store| store.queued_deliveries(None, 100)).await;
-        self.same(subjects, "timers", |store| store.timers(Timestamp::NEVER, 100)).await;
+        self.same(subjects, "timers", |store| store.timers(Timestamp::NEVER, None, 100)).await;
         self.same(subjects, "unparked", |store| store.active_runs()).await;
         self.same(subjects, "gated", |store| store.grouped_runs()).await;
         self.same(subjects, "workflow_pauses", |store| store.workflow_pauses()).await;

@@ -9,7 +9,7 @@ use super::concurrency_model::BatchWriter;
 use super::violation::{CheckResult, ViolationKind};
 use super::world::{World, ready};
 use bytes::Bytes;
-use engine::mailbox::{LoadFailure, Resumed};
+use engine::mailbox::{LoadFailure, Resumed, StoredBytes};
 use kernel::{OrgId, Record, RunId, event};
 use store::prelude::*;
 use store::{Batch, Error, ReadyRow, Result, RunWrite, TimerChange, WriteVerdict};
@@ -122,8 +122,8 @@ impl World {
         let definition = &self.definitions[self.definition_of[&run]];
         let snapshot = loaded.snapshot.as_ref().map(|(_, bytes)| bytes);
         let folded = fold(definition, snapshot, &loaded.records)?;
-        let (version, records) = (definition.version.clone(), loaded.records.len() as u32);
-        Ok(Some(Resumed { version, run: folded, seq: loaded.seq, row: loaded.row, records }))
+        let (version, stored_bytes) = (definition.version.clone(), StoredBytes::new(snapshot, &loaded.records));
+        Ok(Some(Resumed { version, run: folded, seq: loaded.seq, row: loaded.row, stored_bytes }))
     }
 
     pub fn fetch(&mut self, run: RunId, numbers: &[u32]) -> std::result::Result<Vec<(u32, Bytes)>, LoadFailure> {

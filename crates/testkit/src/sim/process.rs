@@ -528,7 +528,7 @@ impl World {
         let mut pause = POLL;
         if !self.is_store_down() {
             let now = self.engine_time(process);
-            let timers = ready(self.store.timers(now.after(TIMER_READ_AHEAD), TIMERS_PAGE)).unwrap_or_default();
+            let timers = ready(self.store.timers(now.after(TIMER_READ_AHEAD), None, TIMERS_PAGE)).unwrap_or_default();
             // A run that needs an upgrade stays due. Polling for it every second would test nothing.
             if timers.iter().all(|timer| self.checker.needs_upgrade(timer.run)) {
                 let next = ready(self.store.next_timer()).ok().flatten().filter(|_| timers.is_empty());
