@@ -17,8 +17,8 @@ pub(crate) use url::literal as literal_url;
 use crate::codes;
 use crate::diagnostic::{Draft, Problems, one_of, quoted};
 use crate::fields::{self, Fields, Shape};
-use crate::tree::{self, Entry, TreeNode, Value};
-use kernel::expr::{self, Expr};
+use crate::tree::{Entry, TreeNode, Value};
+use kernel::expr;
 use kernel::path::{Problem, Resolve};
 use kernel::plan::{Body, Guard, Retry};
 
@@ -321,26 +321,11 @@ fn guard(node: &TreeNode, scope: &mut Resolve<'_>, problems: &mut Problems<'_>) 
         return None;
     }
     match expr::parse(text, scope) {
-        Ok(expr) => {
-            if has_inexact_number(&expr) {
-                problems.push(tree::too_large(&node.span));
-            }
-            Some(Guard { expr: Some(expr), text: text.clone(), ..Default::default() })
-        }
+        Ok(expr) => Some(Guard { expr: Some(expr), text: text.clone(), ..Default::default() }),
         Err(found) => {
             found.into_iter().for_each(|problem| problems.push_inside(node, text, problem));
             None
         }
-    }
-}
-
-fn has_inexact_number(expr: &Expr) -> bool {
-    match expr {
-        Expr::Number { value } => tree::is_inexact(value.0),
-        Expr::Not { args } | Expr::And { args } | Expr::Or { args } | Expr::Compare { args, .. } => {
-            args.iter().any(has_inexact_number)
-        }
-        Expr::Null {} | Expr::Bool { .. } | Expr::Text { .. } | Expr::Path { .. } | Expr::Unknown { .. } => false,
     }
 }
 
