@@ -104,14 +104,7 @@ const SHAPE: Shape = Shape {
         "retries",
         "timeout",
     ],
-    synonyms: &[
-        ("jobs", "tasks"),
-        ("nodes", "tasks"),
-        ("title", "name"),
-        ("on", "trigger"),
-        ("id", "slug"),
-        ("maxDurationSeconds", "max_duration_seconds"),
-    ],
+    synonyms: &[("jobs", "tasks"), ("nodes", "tasks"), ("title", "name"), ("on", "trigger"), ("id", "slug")],
 };
 
 /// Fields of other forms of workflow, refused as `unsupported_form`.
@@ -172,7 +165,7 @@ fn change(root: &TreeNode, problems: &mut Problems<'_>) -> Option<MetaChange> {
 
 fn read(root: &TreeNode, problems: &mut Problems<'_>) -> Option<(Meta, Option<Spec>, Layout)> {
     let fields = fields::object(root, "a definition", problems)?;
-    for entry in fields.iter().filter(|e| !SHAPE.known.contains(&e.key.as_str())) {
+    for entry in fields.unknown(&SHAPE, problems) {
         match OTHER_FORMS.iter().find(|(field, _)| *field == entry.key) {
             None => SHAPE.refuse(entry, problems),
             Some((_, form)) => {
@@ -313,7 +306,7 @@ fn own_trigger(fields: &Fields<'_>, problems: &mut Problems<'_>) -> Option<Optio
                 Some(node) => fields::object(node, "schedule", problems)?,
                 None => none,
             };
-            policies.check(&Shape::only(&["missed", "missed_window", "overlap", "jitter"]), problems);
+            policies.check(&Shape::only(&["missed", "missed_window", "overlap", "jitter", "input"]), problems);
             let schedule = trigger::schedule(cron, fields.get("timezone"), &policies, problems)?;
             Some(Some(Spec::Schedule(Box::new(schedule))))
         }

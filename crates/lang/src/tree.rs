@@ -8,6 +8,7 @@ use crate::codes;
 use crate::diagnostic::{Diagnostic, Draft, Problems, is_hostile, place_in, printable};
 use kernel::expr::{EXACT_BELOW, is_inexact};
 use kernel::path::Problem;
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::ops::Range;
 
@@ -120,6 +121,13 @@ impl Tree {
 /// The value of a number, however it was written.
 pub(crate) fn number(n: f64) -> Value {
     if n.fract() == 0.0 && n.abs() < EXACT_BELOW { Value::Int(n as i64) } else { Value::Real(n) }
+}
+
+impl Entry {
+    /// The name of the field that this is, however it is spelt.
+    pub fn name(&self) -> Cow<'_, str> {
+        crate::spelling::field_name(&self.key)
+    }
 }
 
 impl TreeNode {

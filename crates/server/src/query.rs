@@ -24,8 +24,15 @@ impl<S: Send + Sync> FromRequestParts<S> for Query {
 /// Refuses parameters that the route does not declare.
 pub fn refuse_unknown(query: Option<&str>, known: &[&str]) -> Result<(), Refusal> {
     let query = query.unwrap_or_default();
-    let unknown = url::form_urlencoded::parse(query.as_bytes()).find(|(name, _)| !known.contains(&name.as_ref()));
-    let Some((name, _)) = unknown else { return Ok(()) };
+    let given = || url::form_urlencoded::parse(query.as_bytes()).map(|(name, _)| name);
+    let Some(name) = given().find(|name| !known.contains(&&*lang::field_name(name))) else {
+        let twice =
+            given().find(|name| lang::field_name(name) != *name && given().any(|n| n == lang::field_name(name)));
+        return match twice {
+            Some(name) => Err(two_spellings(Code::InvalidParameter, &lang::field_name(&name), &name).at(name)),
+            None => Ok(()),
+        };
+    };
     let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
     let name: String = name.chars().take(80).collect();
     Err(Refusal::new(Code::UnknownParameter, format!("`{name}` is not a parameter of this route"))
@@ -33,10 +40,14 @@ pub fn refuse_unknown(query: Option<&str>, known: &[&str]) -> Result<(), Refusal
         .at(name))
 }
 
+pub fn two_spellings(code: Code, one: &str, other: &str) -> Refusal {
+    Refusal::new(code, format!("`{one}` and `{other}` are the same field")).hint("keep one of them")
+}
+
 impl Query {
     pub fn parse(query: Option<&str>) -> Query {
         let pairs = url::form_urlencoded::parse(query.unwrap_or_default().as_bytes());
-        Query(pairs.map(|(k, v)| (k.into_owned(), v.into_owned())).collect())
+        Query(pairs.map(|(k, v)| (lang::field_name(&k).into_owned(), v.into_owned())).collect())
     }
 
     pub fn get(&self, name: &str) -> Option<&str> {

@@ -128,6 +128,14 @@ fn w12_a_retry_policy_of_its_own_is_kept() {
     }
     fail_once(&server, "policy.v1", json!({ "error": { "message": "no" } }));
     assert_eq!(server.task(&id)["status"], "failed");
+    // A whole number that does not fit into 64 bits would change on its way.
+    let body = br#"{"type": "policy.v1", "payload": {"id": 123456789012345678901234567890}}"#;
+    let refused = server.send("POST", "/api/v1/tasks", &[("Content-Type", "application/json")], body);
+    assert_eq!(refused.refusal(400), "number_too_large");
+    assert_eq!(
+        (&refused.json()["error"]["at"]["column"], &refused.json()["error"]["hint"]),
+        (&json!(41), &json!("send it as a string"))
+    );
     // The worker's `retry_after` overrides the policy.
     let id = server.submit("policy.v1", json!(1));
     fail_once(&server, "policy.v1", json!({ "error": { "message": "no" }, "retry_after": "5s" }));
@@ -258,6 +266,11 @@ fn w16_a_task_starts_at_its_run_at_or_after_its_delay() {
     let claimed = server.claim_one("w", "later.v1");
     assert_eq!(claimed.id(), timed);
     claimed.complete(json!(1)).data(200);
+    for delay in [json!("367d"), json!("213503982d"), json!(u64::MAX / 1_000_000)] {
+        let refused = server.post("/api/v1/tasks", &json!({ "type": "later.v1", "delay": delay }));
+        assert_eq!(refused.refusal(422), "invalid_body", "{delay}");
+        assert_eq!(refused.json()["error"]["at"]["path"], "delay");
+    }
     // A task that is cancelled before its time never starts (W11).
     let gone = server.submit_with(&json!({ "type": "later.v1", "delay": "1h" }));
     server.post(&format!("/api/v1/tasks/{gone}/cancel"), &json!({})).data(200);
@@ -267,6 +280,31 @@ fn w16_a_task_starts_at_its_run_at_or_after_its_delay() {
 
 fn kernel_time(micros: i64) -> kernel::Timestamp {
     kernel::Timestamp(micros)
+}
+
+#[test]
+fn w17_heartbeats_are_recorded_at_most_once_a_minute() {
+    // Only the node that gets the heartbeats counts the time.
+    let server = Server::alone(&["--clock", "virtual"]);
+    let task = server.submit("long.v1", json!(1));
+    let claim = json!({ "worker_id": "w", "types": ["long.v1"], "lease": "10m", "wait": "0s" });
+    let claimed = server.post("/api/v1/tasks/claim", &claim).data(200)[0].clone();
+    let beat = || {
+        let body = json!({ "claim_token": claimed["claim_token"] });
+        server.post(&format!("/api/v1/tasks/{task}/heartbeat"), &body).data(200)
+    };
+    let recorded = || server.task_events(&task).iter().filter(|event| event["type"] == "step.heartbeat").count();
+    beat();
+    assert_eq!(recorded(), 0, "a task that is done within a minute costs no write for its heartbeats");
+    for minutes in 1..=3 {
+        server.advance("61s");
+        (0..3).for_each(|_| drop(beat()));
+        eventually("the heartbeat is recorded", || (recorded() >= minutes).then_some(()));
+        assert_eq!(recorded(), minutes);
+    }
+    let done = json!({ "claim_token": claimed["claim_token"], "result": 1 });
+    server.post(&format!("/api/v1/tasks/{task}/complete"), &done).data(200);
+    assert_eq!(server.task(&task)["status"], "succeeded");
 }
 
 /// An open claim gets a task as soon as it is due.
