@@ -68,7 +68,7 @@ fn r37_a_schedule_starts_its_runs_with_its_input() {
     server.advance("2m");
     let scheduled = check_runs(&server, id).remove(0);
     assert_eq!(scheduled["tasks"]["a"]["body"], json!({ "to": "ops", "day": "2027-01-01T09:00:00Z", "cc": "none" }));
-    // A run that somebody starts through the schedule differs in nothing but its time.
+    // A run that is started by hand differs in nothing but its time.
     let run = |body: &Value| {
         let fired = server.post(&format!("/api/v1/triggers/{id}/run"), body).data(201);
         server.finished(fired["run_id"].as_str().unwrap())
