@@ -7,6 +7,7 @@ use crate::codes;
 use crate::diagnostic::{Draft, Problems, one_of, quoted};
 use crate::tree::{Entry, TreeNode, Value};
 use kernel::time::Span;
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// The longest sleep, wait or run.
@@ -91,10 +92,10 @@ impl<'t> Fields<'t> {
 
     /// Reports fields that are given twice, in two spellings.
     pub fn check_spellings(&self, problems: &mut Problems<'_>) {
+        let keys: BTreeSet<&str> = self.entries.iter().map(|e| e.key.as_str()).collect();
         for entry in self.entries.iter().filter(|e| e.name() != e.key) {
-            let name = entry.name();
-            if let Some(other) = self.entries.iter().find(|e| e.key == name) {
-                let message = format!("`{}` and `{}` are the same field", other.key, entry.key);
+            if let Some(other) = keys.get(&*entry.name()) {
+                let message = format!("`{other}` and `{}` are the same field", entry.key);
                 let draft = Draft::new(codes::EXCLUSIVE_FIELDS, entry.key_span.clone(), message);
                 problems.push(draft.hint("keep one of them"));
             }
