@@ -142,6 +142,9 @@ pub struct TriggerRequest {
     pub config: Option<Map<String, Value>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub variable_mapping: Option<BTreeMap<String, String>>,
+    /// The run's `trigger.body` when nothing arrives; fields of a body that arrives go over it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input: Option<Value>,
 }
 
 /// Changes a trigger. A field that is left out keeps its value, also in `config`; `null` removes a field of `config`.
@@ -162,6 +165,9 @@ pub struct ChangeTriggerRequest {
     pub config: Option<Map<String, Value>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub variable_mapping: Option<BTreeMap<String, String>>,
+    /// The run's `trigger.body` when nothing arrives; fields of a body that arrives go over it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input: Option<Value>,
 }
 
 /// Enables or disables a trigger.
@@ -178,7 +184,7 @@ pub struct SwitchRequest {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FireRequest {
-    /// The run's `trigger.body`; by default an empty object.
+    /// The run's `trigger.body`, over the trigger's `input`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub variables: Option<Value>,
 }
@@ -193,7 +199,7 @@ pub struct ManualRunRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub variables: Option<Value>,
     /// An id of the caller: the same request sent again with the same id starts no second run.
-    #[serde(default, alias = "clientRequestId", skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 200))]
     pub client_request_id: Option<String>,
 }

@@ -70,7 +70,7 @@ pub fn submitted_status(_: &mut SchemaGenerator) -> Schema {
 
 /// How the server took a worker's report.
 pub fn ack(_: &mut SchemaGenerator) -> Schema {
-    one_of(["recorded", "stale_claim", "cancelled"].into_iter())
+    one_of(["recorded", "stale_claim", "cancelled", "too_large"].into_iter())
 }
 
 pub fn optional_attempts(_: &mut SchemaGenerator) -> Schema {

@@ -475,6 +475,9 @@ pub struct LeaseView {
     pub lease_until: Option<String>,
     /// The task was cancelled or its lease was lost: the worker should stop.
     pub cancel: bool,
+    /// `too_large`: the progress was not saved. The lease was extended all the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<Word>,
 }
 
 /// The response to a worker's reports, heartbeats and claim.

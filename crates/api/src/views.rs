@@ -43,6 +43,9 @@ pub struct WorkflowView {
     /// Warnings about the definition; only in responses to `POST` and `PUT`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<crate::Problem>,
+    /// An earlier request with the same idempotency key created it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub deduplicated: bool,
 }
 
 /// Whether a definition is valid, and its problems: errors if it is not, and warnings.
@@ -217,6 +220,9 @@ pub struct TriggerDetail {
     pub config: Value,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub variable_mapping: Option<Value>,
+    /// The run's `trigger.body` when nothing arrives; fields of a body that arrives go over it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input: Option<Value>,
     /// The definition of the workflow declares the trigger; change it there.
     pub is_owned: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -232,6 +238,9 @@ pub struct TriggerDetail {
     pub inserted_at: String,
     #[schemars(extend("format" = "date-time"))]
     pub updated_at: String,
+    /// An earlier request with the same idempotency key created it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub deduplicated: bool,
 }
 
 /// An entry in the log of a trigger.

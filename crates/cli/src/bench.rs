@@ -28,7 +28,7 @@ pub struct Arguments {
     #[arg(value_enum)]
     workload: Workload,
     /// How long to measure, in seconds
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: u64,
     /// Runs in flight
     #[arg(long, default_value_t = 256)]

@@ -24,6 +24,9 @@ pub fn run(arguments: Arguments) -> ExitCode {
     node::run(check(arguments), |_| Ok(AccessMode::Local))
 }
 
+/// The longest `--clock-advance`, ten years.
+const ADVANCE_MAX: Span = Span::from_days(3_660);
+
 fn check(arguments: Arguments) -> Result<Config, String> {
     let listen = arguments.node.listen.ip();
     if !listen.is_loopback() {
@@ -39,7 +42,7 @@ fn check(arguments: Arguments) -> Result<Config, String> {
     };
     let advance = match arguments.clock_advance {
         Some(_) if mode == ClockMode::Real => return Err("`--clock-advance` needs `--clock virtual`".into()),
-        Some(text) => Span::parse(&text).ok_or(format!("`{text}` is not a duration such as 3h"))?,
+        Some(text) => node::duration("--clock-advance", &text, "3h", Span(0)..=ADVANCE_MAX)?,
         None => Span(0),
     };
     node::check(arguments.node, ClockArguments { mode, start, advance })

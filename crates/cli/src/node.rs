@@ -10,6 +10,7 @@ use server::{Access, App};
 use std::fs::{File, TryLockError};
 use std::io::{Read, Write};
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -92,6 +93,9 @@ pub enum AccessMode {
 
 /// Clients that wait for the end of a run must still be able to read how it ended.
 const RETENTION_MIN: Span = Span::from_secs(3600);
+const RETENTION_MAX: Span = Span::from_days(36_500);
+/// The longest time to drain, of servers and workers.
+pub const DRAIN_MAX: Span = Span::from_days(1);
 
 /// How long open requests get to finish after the steps have drained.
 const CLOSING: Duration = Duration::from_secs(2);
@@ -133,17 +137,8 @@ pub fn check(flags: Flags, clock: ClockArguments) -> Result<Config, String> {
         }
         url => Err(format!("`--public-url {url}` is not an http or https URL without query, fragment and user")),
     });
-    let grace =
-        Span::parse(&flags.drain_grace).ok_or(format!("`{}` is not a duration such as 25s", flags.drain_grace))?;
-    let grace = Duration::from_micros(grace.0);
-    let retention = match flags.retention {
-        None => None,
-        Some(text) => match Span::parse(&text) {
-            Some(span) if span >= RETENTION_MIN => Some(span),
-            Some(_) => return Err(format!("`--retention {text}` is too short: the minimum is 1h")),
-            None => return Err(format!("`{text}` is not a duration such as 30d")),
-        },
-    };
+    let grace = duration("--drain-grace", &flags.drain_grace, "25s", Span(0)..=DRAIN_MAX)?;
+    let retention = flags.retention.map(|text| duration("--retention", &text, "30d", RETENTION_MIN..=RETENTION_MAX));
     let secret = flags.secret_key_file.unwrap_or_else(|| flags.data.join("secret.key"));
     Ok(Config {
         listen: flags.listen,
@@ -156,9 +151,19 @@ pub fn check(flags: Flags, clock: ClockArguments) -> Result<Config, String> {
         signing_secret: flags.signing_secret_file,
         http_per_organisation: flags.http_per_organisation.map(usize::from),
         ignore_host_backoff: flags.no_host_backoff,
-        grace,
-        retention,
+        grace: Duration::from_micros(grace.0),
+        retention: retention.transpose()?,
     })
+}
+
+/// The value of a flag that is a duration.
+pub fn duration(flag: &str, text: &str, example: &str, range: RangeInclusive<Span>) -> Result<Span, String> {
+    let span = Span::parse(text).ok_or_else(|| format!("`{flag} {text}` is not a duration such as {example}"))?;
+    if !range.contains(&span) {
+        let (least, most) = range.into_inner();
+        return Err(format!("`{flag} {text}` is out of range: allowed is {least} to {most}"));
+    }
+    Ok(span)
 }
 
 /// Where runs are stored, according to the flags `--data` and `--store`.

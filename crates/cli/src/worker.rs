@@ -5,6 +5,7 @@
 
 mod exec;
 
+use crate::node::DRAIN_MAX;
 use crate::remote::{self, Connection, style::clean};
 use client::Worker;
 use client::worker::{Context, WorkerEvent};
@@ -12,6 +13,7 @@ use kernel::Span;
 use serde_json::json;
 use serde_json::value::RawValue;
 use std::io::Write;
+use std::ops::RangeInclusive;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,10 +32,10 @@ pub struct Arguments {
     #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1_000))]
     slots: u16,
     /// How long the server waits for a heartbeat before it gives a task to another worker, 1s to 1h
-    #[arg(long, default_value = "30s", value_name = "DURATION", value_parser = duration)]
+    #[arg(long, default_value = "30s", value_name = "DURATION", value_parser = lease)]
     lease: Duration,
     /// How long one process may take; a process that is stopped for it may be retried
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = timeout)]
     timeout: Option<Duration>,
     /// The worker's id (default: host name, process id and random characters)
     #[arg(long)]
@@ -42,13 +44,28 @@ pub struct Arguments {
     #[arg(long, default_value = "exec", value_name = "NAME")]
     runtime: String,
     /// How long processes get to finish after SIGTERM; tasks that are left are given back to the server
-    #[arg(long, default_value = "25s", value_name = "DURATION", value_parser = duration)]
+    #[arg(long, default_value = "25s", value_name = "DURATION", value_parser = drain_grace)]
     drain_grace: Duration,
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+fn lease(text: &str) -> Result<Duration, String> {
+    duration(text, Span::from_secs(1)..=Span::from_secs(3_600))
+}
+
+fn timeout(text: &str) -> Result<Duration, String> {
+    duration(text, Span::from_millis(1)..=lang::DURATION_MAX)
+}
+
+fn drain_grace(text: &str) -> Result<Duration, String> {
+    duration(text, Span(0)..=DRAIN_MAX)
+}
+
+fn duration(text: &str, range: RangeInclusive<Span>) -> Result<Duration, String> {
     let span = Span::parse(text).ok_or("expected a duration such as 30s")?;
-    Ok(Duration::from_micros(span.0))
+    match range.contains(&span) {
+        true => Ok(Duration::from_micros(span.0)),
+        false => Err(format!("allowed is {} to {}", range.start(), range.end())),
+    }
 }
 
 pub fn run(arguments: Arguments) -> ExitCode {

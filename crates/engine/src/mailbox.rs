@@ -316,6 +316,9 @@ impl<T> Mailbox<T> {
             Command::Extend { org, run, step, fence, by, reply_to } => {
                 let until = self.task_queue.extend(org, (run, step), fence, by, self.now);
                 self.replies.push((reply_to, Reply::Lease(until)));
+                if until.is_some() && self.task_queue.is_note_due(run, step, self.now) {
+                    self.push(org, run, QueuedInput::internal(Input::StillAlive { step, fence }));
+                }
             }
             Command::RestoreTaskQueue { queues, types, workers } => {
                 self.task_queue.merge_workers(workers);

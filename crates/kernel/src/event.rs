@@ -100,10 +100,11 @@ choice! {
         26 => Unpaused { 1 => actor: String },
         /// An operator asked for the next attempt now.
         27 => RetryDue { 1 => step: u32, 2 => actor: String },
-        /// A worker reported its progress. (A heartbeat without progress is not recorded.)
+        /// A worker reported its progress.
         28 => Progress { 1 => step: u32, 2 => attempt: u32, 3 => progress: Payload },
         29 => Logged { 1 => step: u32, 2 => attempt: u32, 3 => lines: Vec<LogLine> },
-        /// The worker heartbeats through node `epoch` now, which tracks its lease from here on.
+        /// The worker is alive and heartbeats through node `epoch`, which tracks its lease from here on. Recorded when
+        /// that is another node than before, and otherwise at most once a minute.
         30 => Kept { 1 => step: u32, 2 => attempt: u32, 3 => epoch: u64 },
         /// The next attempt does not start before `until`, because its host is down or asked for a pause. It has no number
         /// yet.
@@ -296,7 +297,7 @@ words! {
         StepSkipped = "step.skipped",
         /// The run ended before the step did.
         StepCancelled = "step.cancelled",
-        /// A worker saved its progress, or reports through another node now.
+        /// A worker saved its progress, or it is alive, which is recorded at most once a minute or when it reports through another node.
         StepHeartbeat = "step.heartbeat",
         /// A worker sent log lines.
         StepLog = "step.log",

@@ -5,8 +5,12 @@
 //!   and     = not ("&&" not)*
 //!   not     = "!" not | compare
 //!   compare = operand (("==" | "!=" | ">" | ">=" | "<" | "<=" | "in") operand)?
-//!   operand = path | number | 'text' | "text" | true | false | null | "(" or ")"
+//!   operand = value ("??" value)*
+//!   value   = path | number | 'text' | "text" | true | false | null | "(" or ")"
 //! ```
+//!
+//! `a ?? b` is `a`, or `b` when `a` is missing or null. It binds tighter than a comparison: `a ?? 0 > 5` asks whether
+//! `a`, by default 0, is greater than 5.
 //!
 //! Evaluation never fails because of the data: a missing value reads as null, and a comparison of different types is
 //! false (`!=` is true). It fails only when a value is not in memory, and then names it ([`Unresolved`]).
@@ -40,7 +44,8 @@ names! {
 }
 
 choice! {
-    /// A parsed expression. `args` has two members for `Compare`, one for `Not`, two or more for `And` and `Or`.
+    /// A parsed expression. `args` has two members for `Compare`, one for `Not`, two or more for `And`, `Or` and
+    /// `Coalesce`.
     pub enum Expr {
         1 => Null {},
         2 => Bool { 1 => value: bool },
@@ -51,6 +56,8 @@ choice! {
         7 => And { 1 => args: Vec<Expr> },
         8 => Or { 1 => args: Vec<Expr> },
         9 => Compare { 1 => op: Op, 2 => args: Vec<Expr> },
+        /// `a ?? b`: the first that is neither missing nor null.
+        10 => Coalesce { 1 => args: Vec<Expr> },
     }
 }
 
@@ -74,7 +81,7 @@ pub fn parse(text: &str, resolve: &mut Resolve<'_>) -> Result<Expr, Vec<Problem>
         let message = format!("this expression has {} bytes, the limit is {LEN_MAX}", text.len());
         return Err(vec![Problem::new("expression_too_long", message, 0, text.len())]);
     }
-    let mut parser = Parser { text, pos: 0, resolve, problems: Vec::new() };
+    let mut parser = Parser::new(text, 0, resolve);
     let expr = parser.or(0).and_then(|expr| {
         parser.space();
         match parser.text[parser.pos..].chars().next() {
@@ -93,24 +100,30 @@ pub fn parse(text: &str, resolve: &mut Resolve<'_>) -> Result<Expr, Vec<Problem>
     }
 }
 
-struct Parser<'t, 'f, 'r> {
+pub(crate) struct Parser<'t, 'f, 'r> {
     text: &'t str,
-    pos: usize,
+    /// How far the text is read, in bytes.
+    pub(crate) pos: usize,
     resolve: &'f mut Resolve<'r>,
-    problems: Vec<Problem>,
+    /// Paths that could not be resolved.
+    pub(crate) problems: Vec<Problem>,
 }
 
-impl Parser<'_, '_, '_> {
+impl<'t, 'f, 'r> Parser<'t, 'f, 'r> {
+    pub(crate) fn new(text: &'t str, pos: usize, resolve: &'f mut Resolve<'r>) -> Self {
+        Parser { text, pos, resolve, problems: Vec::new() }
+    }
+
     fn syntax(&self, message: impl Into<String>) -> Problem {
         let len = self.text[self.pos..].chars().next().map_or(1, char::len_utf8);
         Problem::new("expression_syntax", message, self.pos, len)
     }
 
-    fn space(&mut self) {
+    pub(crate) fn space(&mut self) {
         self.pos += self.text[self.pos..].len() - self.text[self.pos..].trim_start().len();
     }
 
-    fn eat(&mut self, token: &str) -> bool {
+    pub(crate) fn eat(&mut self, token: &str) -> bool {
         self.space();
         let hit = self.text[self.pos..].starts_with(token);
         if hit {
@@ -193,24 +206,33 @@ impl Parser<'_, '_, '_> {
     }
 
     fn operand(&mut self, depth: u32) -> Result<Expr, Problem> {
+        self.chain(depth, "??", Self::value, |args| Expr::Coalesce { args })
+    }
+
+    fn value(&mut self, depth: u32) -> Result<Expr, Problem> {
         self.space();
-        let start = self.pos;
-        let rest = &self.text[start..];
-        match rest.chars().next() {
+        match self.text[self.pos..].chars().next() {
             None => Err(self.syntax("the expression ends where a value is expected")),
             Some('(') => {
                 self.pos += 1;
                 let inner = self.or(depth + 1)?;
                 if self.eat(")") { Ok(inner) } else { Err(self.syntax("expected `)`")) }
             }
-            Some(quote @ ('\'' | '"')) => self.string(quote),
-            Some(c) if c.is_ascii_digit() || c == '-' => self.number(),
-            Some(c) if c.is_alphabetic() || c == '_' => self.word(depth),
+            Some(c) if starts_plain(c) => self.plain(depth),
             Some('=') => {
                 let problem = self.syntax("expected a value, found `=`");
                 Err(problem.hint("equality is written `==`"))
             }
             Some(c) => Err(self.syntax(format!("expected a value, found `{c}`"))),
+        }
+    }
+
+    /// A path or a literal.
+    pub(crate) fn plain(&mut self, depth: u32) -> Result<Expr, Problem> {
+        match self.text[self.pos..].chars().next() {
+            Some(quote @ ('\'' | '"')) => self.string(quote),
+            Some(c) if c.is_ascii_digit() || c == '-' => self.number(),
+            _ => self.word(depth),
         }
     }
 
@@ -248,6 +270,9 @@ impl Parser<'_, '_, '_> {
         let len = len.count();
         let value = rest[..len].parse::<f64>().ok().filter(|v| v.is_finite());
         let value = value.ok_or_else(|| self.syntax(format!("`{}` is not a number", &rest[..len])))?;
+        if is_inexact(value) {
+            return Err(Problem::too_large(self.pos, len));
+        }
         self.pos += len;
         Ok(Expr::Number { value: Float(value) })
     }
@@ -290,6 +315,32 @@ impl Parser<'_, '_, '_> {
             }
         }
     }
+}
+
+/// From here on, not every whole number can be told from its neighbours: 2^53.
+pub const EXACT_BELOW: f64 = 9_007_199_254_740_992.0;
+
+/// Whether a number may have lost digits when it was read.
+pub fn is_inexact(n: f64) -> bool {
+    !n.is_finite() || (n.fract() == 0.0 && n.abs() >= EXACT_BELOW)
+}
+
+impl Expr {
+    /// The value of a literal; null for anything else.
+    pub(crate) fn to_json(&self) -> Value {
+        match self {
+            Expr::Bool { value } => Value::from(*value),
+            Expr::Number { value: Float(n) } if n.fract() == 0.0 => Value::from(*n as i64),
+            Expr::Number { value } => Value::from(value.0),
+            Expr::Text { value } => Value::from(value.as_str()),
+            _ => Value::Null,
+        }
+    }
+}
+
+/// Does a path or a literal begin with this?
+pub(crate) fn starts_plain(c: char) -> bool {
+    c.is_alphabetic() || c.is_ascii_digit() || matches!(c, '_' | '-' | '\'' | '"')
 }
 
 message! {
@@ -354,6 +405,16 @@ fn eval<'s>(expr: &'s Expr, scope: &'s dyn Scope, seen: &mut Vec<Seen>) -> Resul
                 }
             }
             bool(false)
+        }
+        Expr::Coalesce { args } => {
+            let mut found = Cow::Owned(Value::Null);
+            for arg in args {
+                found = eval(arg, scope, seen)?;
+                if !found.is_null() {
+                    break;
+                }
+            }
+            found
         }
         Expr::Compare { op, args } => {
             let (left, right) = (eval(&args[0], scope, seen)?, eval(&args[1], scope, seen)?);

@@ -76,6 +76,13 @@ macro_rules! id {
                 $name(uuid_v7(now, random))
             }
             /// Parses the output of `Display`; `None` for anything else.
+            /// When the id was made, in milliseconds.
+            pub fn made_at(self) -> Timestamp {
+                let mut millis = [0; 8];
+                millis[2..].copy_from_slice(&self.0[..6]);
+                Timestamp::from_millis(i64::from_be_bytes(millis))
+            }
+
             pub fn parse(text: &str) -> Option<Self> {
                 decode(text.strip_prefix($prefix)?).map($name)
             }
@@ -145,6 +152,7 @@ mod tests {
     fn an_id_reads_back_and_sorts_by_time() {
         let a = RunId::new(Timestamp::from_millis(1_000), [255; 10]);
         let b = RunId::new(Timestamp::from_millis(1_001), [0; 10]);
+        assert_eq!(a.made_at(), Timestamp::from_millis(1_000));
         assert_eq!(RunId::parse(&a.to_string()), Some(a));
         assert_eq!(a.to_string().len(), 4 + 26);
         assert!(a < b && a.to_string() < b.to_string());

@@ -73,6 +73,11 @@ impl Problem {
     pub fn new(code: &'static str, message: impl Into<String>, at: usize, len: usize) -> Self {
         Problem { code, message: message.into(), hint: None, at, len }
     }
+    /// A number that [`is_inexact`](crate::expr::is_inexact).
+    pub fn too_large(at: usize, len: usize) -> Self {
+        let message = "whole numbers are exact only below 2^53";
+        Problem::new("number_too_large", message, at, len).hint("write it as a text, in quotes")
+    }
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self

@@ -3,7 +3,7 @@
 use crate::plan::{Backoff, Retry};
 use crate::time::Span;
 
-/// A longer `Retry-After` is cut to this.
+/// A longer `Retry-After` header is cut to this: a service that asks for more is not believed. A worker is.
 pub const RETRY_AFTER_MAX: Span = Span::from_secs(3_600);
 
 /// The delay after charged attempt `charged` (1 for the first), or `None` when the policy is exhausted. `seed`
@@ -13,7 +13,7 @@ pub fn delay(policy: &Retry, charged: u32, retry_after: Option<Span>, seed: u64)
         return None;
     }
     if let Some(asked) = retry_after {
-        return Some(asked.min(RETRY_AFTER_MAX));
+        return Some(asked);
     }
     let n = u64::from(charged);
     let factor = match policy.backoff {
@@ -70,7 +70,7 @@ mod tests {
     fn retry_after_replaces_the_delay_up_to_a_maximum() {
         let policy = policy(Backoff::Fixed, 1, 0);
         assert_eq!(delay(&policy, 1, Some(Span::from_secs(9)), 0), Some(Span::from_secs(9)));
-        assert_eq!(delay(&policy, 1, Some(Span::from_days(9)), 0), Some(RETRY_AFTER_MAX));
+        assert_eq!(delay(&policy, 1, Some(Span::from_days(9)), 0), Some(Span::from_days(9)));
     }
 
     #[test]

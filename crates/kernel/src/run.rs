@@ -522,8 +522,9 @@ impl Run {
                 self.set_response(*step, response.as_ref());
                 self.state.steps[*step as usize].digest = *digest;
                 self.state.steps[*step as usize].failure = Some(Box::new(failure.clone()));
-                let status =
-                    if failure.code == "template_error" { StepStatus::TemplateError } else { StepStatus::Failed };
+                // A worker may report any code, with a response; a template error is the engine's own, without one.
+                let is_template_error = failure.code == "template_error" && response.is_none();
+                let status = if is_template_error { StepStatus::TemplateError } else { StepStatus::Failed };
                 self.settle(plan, *step, status, at);
             }
             Event::TimedOut { step, failure, .. } => {

@@ -1,9 +1,13 @@
-//! Templates: JSON values whose string leaves may contain placeholders, `{{path}}`.
+//! Templates: JSON values whose string leaves may contain placeholders, `{{path}}` or `{{path ?? default}}`.
 //!
 //! A leaf that is exactly one placeholder takes the value with its type; inside a longer text the value is printed.
 //! Filling in is structural: a value can never break out of its leaf, and it is never read as a template again. A
 //! placeholder that cannot be filled in is an error that names it; nothing is left half-filled.
+//!
+//! A default is a literal or another path, and there may be several. It takes the place of a value that is missing or
+//! null; the last one counts as if it stood alone, so `{{a ?? b}}` is null if `b` is, and an error if `b` is missing.
 
+use crate::expr::{self, Expr};
 use crate::path::{self, Problem, Ref, Resolve};
 use crate::planted_bugs::{self, Bug};
 use crate::scope::{Scope, Unresolved};
@@ -25,6 +29,8 @@ choice! {
         3 => Text { 1 => parts: Vec<Part> },
         4 => List { 1 => items: Vec<Template> },
         5 => Object { 1 => entries: Vec<TemplateEntry> },
+        /// Exactly one placeholder, with defaults.
+        6 => ValueOr { 1 => path: Ref, 2 => defaults: Vec<Template> },
     }
 }
 
@@ -35,6 +41,8 @@ message! {
         2 => path: Option<Ref>,
         /// In a URL, a placeholder that may form the part before the path, because the step lists `allow_hosts`.
         3 => raw: bool,
+        /// What takes the place of a missing or null value, in this order: each a `Literal` or a `Value`.
+        4 => defaults: Vec<Template>,
     }
 }
 
@@ -71,11 +79,16 @@ pub fn parse_text(text: &str, resolve: &mut Resolve<'_>) -> Result<Vec<Part>, Ve
             problems.push(Problem::new("template_syntax", "this `{{` is not closed", open, 2));
             return Err(problems);
         };
-        match parse_placeholder(text, open + 2, close, resolve) {
-            Ok(path) => parts.push(Part { path: Some(path), ..Default::default() }),
-            Err(problem) => problems.push(problem),
+        match parse_placeholder(text, open + 2, resolve) {
+            Ok((part, end)) => {
+                parts.push(part);
+                pos = end;
+            }
+            Err(found) => {
+                problems.extend(found);
+                pos = close + 2;
+            }
         }
-        pos = close + 2;
     }
     if pos < text.len() || parts.is_empty() {
         parts.push(Part { text: text[pos..].to_owned(), ..Default::default() });
@@ -83,19 +96,53 @@ pub fn parse_text(text: &str, resolve: &mut Resolve<'_>) -> Result<Vec<Part>, Ve
     if problems.is_empty() { Ok(parts) } else { Err(problems) }
 }
 
-fn parse_placeholder(text: &str, from: usize, to: usize, resolve: &mut Resolve<'_>) -> Result<Ref, Problem> {
-    let inner = &text[from..to];
-    let at = from + (inner.len() - inner.trim_start().len());
-    if inner.trim().is_empty() {
-        return Err(Problem::new("template_syntax", "`{{}}` names nothing", from - 2, to + 4 - from)
-            .hint("write a path such as `{{trigger.body.id}}`"));
+/// Parses the placeholder whose `{{` ends at `from`. Returns it with the offset after its `}}`.
+fn parse_placeholder(text: &str, from: usize, resolve: &mut Resolve<'_>) -> Result<(Part, usize), Vec<Problem>> {
+    let syntax = |message: &str, at, len| Problem::new("template_syntax", message, at, len);
+    let mut parser = expr::Parser::new(text, from, resolve);
+    if parser.eat("}}") {
+        let problem = syntax("`{{}}` names nothing", from - 2, parser.pos + 2 - from);
+        return Err(vec![problem.hint("write a path such as `{{trigger.body.id}}`")]);
     }
-    let (raw, end) = path::read(text, at).map_err(|p| Problem { code: "template_syntax", ..p })?;
-    if !text[end.min(to)..to].trim().is_empty() || end > to {
-        return Err(Problem::new("template_syntax", "a template holds one path and nothing else", at, to - at)
-            .hint("compute values in a `set` step's condition or in the service that is called"));
+    let mut part = Part::default();
+    let read = loop {
+        let at = parser.pos;
+        match parser.plain(0) {
+            Ok(Expr::Path { path }) if part.path.is_none() => part.path = Some(path),
+            Ok(Expr::Path { path }) => part.defaults.push(Template::Value { path }),
+            // The parser has noted a path that it could not resolve.
+            Ok(_) if !parser.problems.is_empty() => {}
+            Ok(_) if part.path.is_none() => {
+                break Err(syntax("a template begins with a path", at, parser.pos - at)
+                    .hint("a literal is written without `{{` and `}}`, or as a default after `??`"));
+            }
+            Ok(literal) => part.defaults.push(Template::literal(&literal.to_json())),
+            Err(problem) if problem.code == "expression_syntax" => {
+                break Err(Problem { code: "template_syntax", ..problem });
+            }
+            Err(problem) => break Err(problem),
+        }
+        if parser.eat("}}") {
+            break Ok(parser.pos);
+        }
+        if !parser.eat("??") {
+            let len = text[parser.pos..].find("}}").unwrap_or(1);
+            break Err(syntax("a template holds one path, and defaults after `??`", parser.pos, len)
+                .hint("compute values in the service that is called"));
+        }
+        parser.space();
+        if !text[parser.pos..].starts_with(expr::starts_plain) {
+            break Err(syntax("expected a default after `??`", parser.pos, 1)
+                .hint("write a path, a number, a text in quotes, true, false or null"));
+        }
+    };
+    let mut problems = parser.problems;
+    match read {
+        Ok(end) if problems.is_empty() => return Ok((part, end)),
+        Ok(_) => {}
+        Err(problem) => problems.push(problem),
     }
-    resolve(&raw)
+    Err(problems)
 }
 
 impl Template {
@@ -107,7 +154,10 @@ impl Template {
     pub fn from_parts(mut parts: Vec<Part>) -> Template {
         match parts.as_mut_slice() {
             [Part { path: None, text, .. }] => Template::literal(&Value::from(std::mem::take(text))),
-            [Part { path: path @ Some(_), .. }] => Template::Value { path: path.take().unwrap_or_default() },
+            [Part { path: Some(path), defaults, .. }] => match (std::mem::take(path), std::mem::take(defaults)) {
+                (path, defaults) if defaults.is_empty() => Template::Value { path },
+                (path, defaults) => Template::ValueOr { path, defaults },
+            },
             _ => Template::Text { parts },
         }
     }
@@ -117,7 +167,16 @@ impl Template {
         match self {
             Template::Literal { .. } | Template::Unknown { .. } => {}
             Template::Value { path } => f(path),
-            Template::Text { parts } => parts.iter().filter_map(|p| p.path.as_ref()).for_each(f),
+            Template::ValueOr { path, defaults } => {
+                f(path);
+                defaults.iter().for_each(|t| t.each_path(f));
+            }
+            Template::Text { parts } => {
+                for part in parts {
+                    part.path.iter().for_each(&mut *f);
+                    part.defaults.iter().for_each(|t| t.each_path(f));
+                }
+            }
             Template::List { items } => items.iter().for_each(|t| t.each_path(f)),
             Template::Object { entries } => {
                 entries.iter().filter_map(|e| e.value.as_ref()).for_each(|t| t.each_path(f))
@@ -130,8 +189,8 @@ impl Template {
 pub fn render(template: &Template, scope: &dyn Scope) -> Result<Value, Failure> {
     let value = fill(template, scope)?;
     // Only placeholders can make a template grow; the size limit of definitions covers long literals.
-    if !matches!(template, Template::Literal { .. } | Template::Value { .. }) && value.to_string().len() > EXPANDED_MAX
-    {
+    let is_one = matches!(template, Template::Literal { .. } | Template::Value { .. } | Template::ValueOr { .. });
+    if !is_one && value.to_string().len() > EXPANDED_MAX {
         return Err(Failure::Message(format!("the filled template is longer than {EXPANDED_MAX} bytes")));
     }
     Ok(value)
@@ -140,7 +199,8 @@ pub fn render(template: &Template, scope: &dyn Scope) -> Result<Value, Failure> 
 fn fill(template: &Template, scope: &dyn Scope) -> Result<Value, Failure> {
     Ok(match template {
         Template::Literal { json } => serde_json::from_slice(json).unwrap_or(Value::Null),
-        Template::Value { path } => lookup(path, scope)?,
+        Template::Value { path } => lookup(path, &[], scope)?,
+        Template::ValueOr { path, defaults } => lookup(path, defaults, scope)?,
         Template::Text { parts } => Value::String(text(parts, scope)?),
         Template::List { items } => Value::Array(all(items.iter().map(|t| fill(t, scope)))?),
         Template::Object { entries } => {
@@ -195,7 +255,7 @@ pub fn render_url(parts: &[Part], scope: &dyn Scope) -> Result<String, Failure> 
         match &part.path {
             None => url.push_str(&part.text),
             Some(path) => {
-                let value = printed(lookup(path, scope)?);
+                let value = printed(lookup(path, &part.defaults, scope)?);
                 if part.raw {
                     url.push_str(&value);
                 } else {
@@ -277,7 +337,7 @@ fn limited(text: String) -> Result<String, Failure> {
 fn text(parts: &[Part], scope: &dyn Scope) -> Result<String, Failure> {
     let filled = parts.iter().map(|part| match &part.path {
         None => Ok(Cow::Borrowed(part.text.as_str())),
-        Some(path) => Ok(Cow::Owned(printed(lookup(path, scope)?))),
+        Some(path) => Ok(Cow::Owned(printed(lookup(path, &part.defaults, scope)?))),
     });
     Ok(all(filled)?.concat())
 }
@@ -290,11 +350,29 @@ fn printed(value: Value) -> String {
     }
 }
 
-fn lookup(path: &Ref, scope: &dyn Scope) -> Result<Value, Failure> {
+/// The value of a placeholder.
+fn lookup(path: &Ref, defaults: &[Template], scope: &dyn Scope) -> Result<Value, Failure> {
+    let mut found = find(path, scope)?;
+    for default in defaults {
+        if found.as_ref().is_some_and(|value| !value.is_null()) {
+            break;
+        }
+        found = match default {
+            Template::Value { path } => find(path, scope)?,
+            literal => Some(fill(literal, scope)?),
+        };
+    }
+    found.ok_or_else(|| {
+        let mut text = path.text.clone();
+        defaults.iter().for_each(|t| t.each_path(&mut |path| text.extend([" ?? ", &path.text])));
+        Failure::Message(format!("Failed to resolve {{{{{text}}}}}"))
+    })
+}
+
+fn find(path: &Ref, scope: &dyn Scope) -> Result<Option<Value>, Failure> {
     match scope.get(path) {
-        Ok(Some(value)) if planted_bugs::is(Bug::TemplateTwice) => fill_again(value.into_owned(), scope),
-        Ok(Some(value)) => Ok(value.into_owned()),
-        Ok(None) => Err(Failure::Message(format!("Failed to resolve {{{{{}}}}}", path.text))),
+        Ok(Some(value)) if planted_bugs::is(Bug::TemplateTwice) => fill_again(value.into_owned(), scope).map(Some),
+        Ok(found) => Ok(found.map(Cow::into_owned)),
         Err(Unresolved::Stored(number)) => Err(Failure::Stored(vec![number])),
         Err(Unresolved::Truncated { step, keys }) => Err(Failure::Message(format!(
             "Cannot read '{keys}' because the response from '{step}' exceeded the 256KB limit and was truncated"
@@ -380,6 +458,58 @@ mod tests {
         ] {
             assert_eq!(rendered(text), Err(Failure::Message(message.into())), "{text}");
         }
+    }
+
+    #[test]
+    fn a3_a_default_takes_the_place_of_a_missing_or_null_value() {
+        for (text, expected) in [
+            ("{{trigger.body.missing ?? 'ops@example.com'}}", json!("ops@example.com")),
+            ("{{trigger.body.t ?? 'ops@example.com'}}", json!("x")),
+            ("{{tasks.a.body.z ?? 7}}", json!(7)),
+            ("{{trigger.body.missing ?? -1.5e0}}", json!(-1.5)),
+            ("{{trigger.body.missing ?? true}}", json!(true)),
+            ("{{trigger.body.missing ?? null}}", json!(null)),
+            ("{{tasks.sk.body.x??trigger.body.missing??trigger.body.o.k}}", json!([1, 2])),
+            ("{{trigger.body.missing ?? tasks.a.body.z}}", json!(null)),
+            ("{{trigger.body.missing ?? null ?? \"it's\"}}", json!("it's")),
+            ("{{trigger.body.missing ?? '}}'}}", json!("}}")),
+            ("to {{ trigger.body.missing ?? 'a' }}, {{trigger.body.t ?? 'b'}}", json!("to a, x")),
+            ("n={{trigger.body.missing ?? 10}}", json!("n=10")),
+            ("{{trigger.body.missing ?? '{{trigger.body.id}}'}}", json!("{{trigger.body.id}}")),
+        ] {
+            assert_eq!(rendered(text), Ok(expected), "{text}");
+        }
+        let missing = "{{trigger.body.one ?? tasks.sk.body.x}}";
+        assert_eq!(rendered(missing), Err(Failure::Message(format!("Failed to resolve {missing}"))));
+        let cut = rendered("{{tasks.big.body.amount ?? 1}}");
+        assert!(matches!(cut, Err(Failure::Message(m)) if m.contains("was truncated")), "unknown is not missing");
+        let url = render_url(&parsed("https://h/{{trigger.body.missing ?? 'a/b'}}").unwrap(), &fixture());
+        assert_eq!(url, Ok("https://h/a%2Fb".into()));
+        let mut paths = Vec::new();
+        let template = Template::from_parts(parsed("{{trigger.body.a ?? tasks.a.body.b ?? 1}}").unwrap());
+        template.each_path(&mut |path| paths.push(path.text.clone()));
+        assert_eq!(paths, ["trigger.body.a", "tasks.a.body.b"]);
+    }
+
+    #[test]
+    fn a3_a_bad_default_is_refused_at_its_place() {
+        for (text, code, at) in [
+            ("{{trigger.body.a ?? }}", "template_syntax", 20),
+            ("{{trigger.body.a ?? (1)}}", "template_syntax", 20),
+            ("{{trigger.body.a ?? 'x}}", "template_syntax", 20),
+            ("{{trigger.body.a ?? 1.2.3}}", "template_syntax", 20),
+            ("{{trigger.body.a ?? 9007199254740993}}", "number_too_large", 20),
+            ("{{trigger.body.a ?? tasks.nope.body}}", "unknown_step", 26),
+            ("{{trigger.body.a ?? 1 + 2}}", "template_syntax", 22),
+            ("{{trigger.body.a ? 1}}", "template_syntax", 17),
+            ("{{'x' ?? trigger.body.a}}", "template_syntax", 2),
+            ("{{?? 1}}", "template_syntax", 2),
+        ] {
+            let problems = parsed(text).expect_err(text);
+            assert_eq!(problems.iter().map(|p| (p.code, p.at)).collect::<Vec<_>>(), [(code, at)], "{text}");
+        }
+        let all = parsed("{{tasks.nope.body ?? tasks.none.body}} {{trigger.body.a ?? }}").unwrap_err();
+        assert_eq!(all.len(), 3, "all problems at once");
     }
 
     #[test]

@@ -82,7 +82,7 @@ codes! {
     // Conditions and templates.
     EXPRESSION_SYNTAX = "expression_syntax" "A condition is not an expression.";
     EXPRESSION_TOO_LONG = "expression_too_long" "A condition may have at most 4 KiB.";
-    TEMPLATE_SYNTAX = "template_syntax" "A `{{…}}` does not hold exactly one path.";
+    TEMPLATE_SYNTAX = "template_syntax" "A `{{…}}` does not hold one path, with defaults after `??` if any.";
     TEMPLATE_TOO_LONG = "template_too_long" "A text with templates may have at most 4 KiB.";
     TEMPLATE_IN_CONDITION = "template_in_condition" "A condition is an expression already and takes no `{{…}}`.";
     UNKNOWN_ROOT = "unknown_root" "A path begins with an unknown root.";

@@ -110,7 +110,6 @@ const SHAPE: Shape = Shape {
         ("on", "trigger"),
         ("id", "slug"),
         ("timeout", "max_duration"),
-        ("maxDurationSeconds", "max_duration_seconds"),
     ],
 };
 
@@ -172,7 +171,7 @@ fn change(root: &TreeNode, problems: &mut Problems<'_>) -> Option<MetaChange> {
 
 fn read(root: &TreeNode, problems: &mut Problems<'_>) -> Option<(Meta, Option<Spec>, Layout)> {
     let fields = fields::object(root, "a definition", problems)?;
-    for entry in fields.iter().filter(|e| !SHAPE.known.contains(&e.key.as_str())) {
+    for entry in fields.unknown(&SHAPE, problems) {
         match OTHER_FORMS.iter().find(|(field, _)| *field == entry.key) {
             None => SHAPE.refuse(entry, problems),
             Some((_, form)) => {
@@ -313,7 +312,7 @@ fn own_trigger(fields: &Fields<'_>, problems: &mut Problems<'_>) -> Option<Optio
                 Some(node) => fields::object(node, "schedule", problems).unwrap_or(none),
                 None => none,
             };
-            policies.check(&Shape::only(&["missed", "missed_window", "overlap", "jitter"]), problems);
+            policies.check(&Shape::only(&["missed", "missed_window", "overlap", "jitter", "input"]), problems);
             let schedule = trigger::schedule(cron, fields.get("timezone"), &policies, problems)?;
             Some(Some(Spec::Schedule(Box::new(schedule))))
         }

@@ -7,10 +7,11 @@ use crate::codes;
 use crate::diagnostic::{Draft, Problems, one_of, quoted};
 use crate::tree::{Entry, TreeNode, Value};
 use kernel::time::Span;
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// The longest sleep, wait or run.
-pub(crate) const DURATION_MAX: Span = Span::from_days(366);
+pub const DURATION_MAX: Span = Span::from_days(366);
 
 /// The entries of an object.
 #[derive(Clone, Default)]
@@ -35,7 +36,7 @@ impl Shape {
     /// Reports a field that is not known.
     pub fn refuse(&self, entry: &Entry, problems: &mut Problems<'_>) {
         let name = entry.key.as_str();
-        if self.later.contains(&name) {
+        if self.later.contains(&&*entry.name()) {
             let message = format!("{} is not supported in this release", quoted(name));
             return problems.push(
                 Draft::new(codes::UNSUPPORTED_SETTING, entry.key_span.clone(), message)
@@ -59,7 +60,7 @@ impl Shape {
 
 impl<'t> Fields<'t> {
     pub fn entry(&self, name: &str) -> Option<&'t Entry> {
-        self.entries.iter().find(|e| e.key == name)
+        self.entries.iter().find(|e| e.name() == name)
     }
 
     pub fn get(&self, name: &str) -> Option<&'t TreeNode> {
@@ -76,8 +77,28 @@ impl<'t> Fields<'t> {
 
     /// Reports every field that is not known to `shape`.
     pub fn check(&self, shape: &Shape, problems: &mut Problems<'_>) {
-        for entry in self.entries.iter().filter(|e| !shape.known.contains(&e.key.as_str())) {
-            shape.refuse(entry, problems);
+        self.unknown(shape, problems).for_each(|entry| shape.refuse(entry, problems));
+    }
+
+    /// The fields that are not known to `shape`, after a report of those that are given in two spellings.
+    pub fn unknown<'s>(
+        &self,
+        shape: &'s Shape,
+        problems: &mut Problems<'_>,
+    ) -> impl Iterator<Item = &'t Entry> + use<'s, 't> {
+        self.check_spellings(problems);
+        self.entries.iter().filter(|e| !shape.known.contains(&&*e.name()))
+    }
+
+    /// Reports fields that are given twice, in two spellings.
+    pub fn check_spellings(&self, problems: &mut Problems<'_>) {
+        let keys: BTreeSet<&str> = self.entries.iter().map(|e| e.key.as_str()).collect();
+        for entry in self.entries.iter().filter(|e| e.name() != e.key) {
+            if let Some(other) = keys.get(&*entry.name()) {
+                let message = format!("`{other}` and `{}` are the same field", entry.key);
+                let draft = Draft::new(codes::EXCLUSIVE_FIELDS, entry.key_span.clone(), message);
+                problems.push(draft.hint("keep one of them"));
+            }
         }
     }
 

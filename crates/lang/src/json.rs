@@ -18,8 +18,8 @@ pub(crate) fn read(text: &str, problems: &mut Problems<'_>) -> Result<TreeNode, 
     root
 }
 
-/// Checks that `bytes` are one JSON value without duplicate keys, at most 64 levels deep, whose numbers fit into a
-/// double.
+/// Checks that `bytes` are one JSON value without duplicate keys, at most 64 levels deep, whose whole numbers fit into
+/// 64 bits and whose other numbers fit into a double: larger ones would change on their way.
 pub fn check_json(bytes: &[u8]) -> Result<(), Diagnostic> {
     let (text, draft) = match utf8(bytes) {
         Err((prefix, draft)) => (prefix, draft),
@@ -46,7 +46,8 @@ trait Build: Sized {
 enum Scalar<'s> {
     Null,
     Bool(bool),
-    Number(f64),
+    /// A number, and how it is written.
+    Number(f64, &'s str),
     /// The text between the quotes; its escapes have been checked.
     Text(&'s str),
 }
@@ -63,8 +64,12 @@ struct Checked;
 impl Build for Checked {
     fn scalar(span: Range<usize>, scalar: Scalar<'_>) -> Result<Self, Draft> {
         match scalar {
-            Scalar::Number(n) if n.is_infinite() => {
+            Scalar::Number(n, _) if n.is_infinite() => {
                 Err(Draft::new(codes::NUMBER_TOO_LARGE, span, "this number is beyond what JSON readers can hold"))
+            }
+            Scalar::Number(_, text) if !fits_in_64_bits(text) => {
+                let draft = Draft::new(codes::NUMBER_TOO_LARGE, span, "this whole number does not fit into 64 bits");
+                Err(draft.hint("send it as a string"))
             }
             _ => Ok(Checked),
         }
@@ -82,7 +87,7 @@ impl Build for TreeNode {
         let value = match scalar {
             Scalar::Null => Value::Null,
             Scalar::Bool(b) => Value::Bool(b),
-            Scalar::Number(n) => tree::number(n),
+            Scalar::Number(n, _) => tree::number(n),
             Scalar::Text(raw) => Value::Text(decoded(raw).into_owned()),
         };
         Ok(TreeNode { span, value })
@@ -139,7 +144,7 @@ impl<'s> JsonReader<'s> {
             }
             Some(b'-' | b'0'..=b'9') => {
                 let number = self.number()?;
-                B::scalar(start..self.pos, Scalar::Number(number))
+                B::scalar(start..self.pos, Scalar::Number(number, &self.text[start..self.pos]))
             }
             _ => {
                 for (word, scalar) in
@@ -327,6 +332,11 @@ fn hex(text: &str, at: usize) -> Option<u32> {
     digits.iter().try_fold(0, |n, b| Some(n << 4 | char::from(*b).to_digit(16)?))
 }
 
+/// False for a whole number, written as one, that is neither an `i64` nor a `u64`.
+fn fits_in_64_bits(number: &str) -> bool {
+    number.contains(['.', 'e', 'E']) || number.parse::<i64>().is_ok() || number.parse::<u64>().is_ok()
+}
+
 /// `-? (0 | [1-9][0-9]*) (\.[0-9]+)? ([eE][+-]?[0-9]+)?`
 pub(crate) fn is_json_number(text: &str) -> bool {
     let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
@@ -498,6 +508,14 @@ mod tests {
     fn a_number_that_does_not_fit_a_double_is_refused_in_bodies_too() {
         assert_eq!(check_json(b"[1e999]").unwrap_err().code, "number_too_large");
         assert!(check_json(b"[12345678901234567890]").is_ok(), "bodies keep large whole numbers");
+        assert!(check_json(b"[18446744073709551615, -9223372036854775808, 1e30, 18446744073709551616.5]").is_ok());
+        for number in ["18446744073709551616", "-9223372036854775809", "123456789012345678901234567890"] {
+            let problem = check_json(format!("{{\"a\":\n  [{number}]}}").as_bytes()).unwrap_err();
+            assert_eq!(
+                problem.to_string(),
+                "2:4 number_too_large: this whole number does not fit into 64 bits (send it as a string)"
+            );
+        }
         assert_eq!(check_json(b"\"\xc3\"").unwrap_err().code, "not_utf8");
     }
 }

@@ -136,7 +136,7 @@ fn read_fields(fields: &Fields<'_>, problems: &mut Problems<'_>) -> Option<TaskS
 fn attempts_in_retry(fields: &Fields<'_>) -> Option<&'static str> {
     match &fields.get("retry")?.value {
         Value::Text(_) => Some("retry: never"),
-        Value::Object(policy) if policy.iter().any(|e| e.key == "max_attempts") => Some("retry.max_attempts"),
+        Value::Object(policy) if policy.iter().any(|e| e.name() == "max_attempts") => Some("retry.max_attempts"),
         _ => None,
     }
 }

@@ -6,6 +6,9 @@
 
 use crate::codes;
 use crate::diagnostic::{Diagnostic, Draft, Problems, is_hostile, place_in, printable};
+use kernel::expr::{EXACT_BELOW, is_inexact};
+use kernel::path::Problem;
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::ops::Range;
 
@@ -13,8 +16,6 @@ use std::ops::Range;
 pub const DEFINITION_MAX: usize = 1024 * 1024;
 /// Lists and objects nested deeper are refused.
 pub const DEPTH_MAX: usize = 64;
-/// Below this, a double can hold every whole number; 2^53 + 1 already becomes 2^53.
-const EXACT_BELOW: f64 = 9_007_199_254_740_992.0;
 
 /// The syntax of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,14 +123,11 @@ pub(crate) fn number(n: f64) -> Value {
     if n.fract() == 0.0 && n.abs() < EXACT_BELOW { Value::Int(n as i64) } else { Value::Real(n) }
 }
 
-/// Whether a number may have lost digits when it was read.
-pub(crate) fn is_inexact(n: f64) -> bool {
-    !n.is_finite() || (n.fract() == 0.0 && n.abs() >= EXACT_BELOW)
-}
-
-pub(crate) fn too_large(span: &Range<usize>) -> Draft {
-    let message = "whole numbers are exact only below 2^53";
-    Draft::new(codes::NUMBER_TOO_LARGE, span.clone(), message).hint("write it as a text, in quotes")
+impl Entry {
+    /// The name of the field that this is, however it is spelt.
+    pub fn name(&self) -> Cow<'_, str> {
+        crate::spelling::field_name(&self.key)
+    }
 }
 
 impl TreeNode {
@@ -161,7 +159,10 @@ impl TreeNode {
     /// Reports every number that lost digits.
     pub fn check_numbers(&self, problems: &mut Problems<'_>) {
         match &self.value {
-            Value::Real(n) if is_inexact(*n) => problems.push(too_large(&self.span)),
+            Value::Real(n) if is_inexact(*n) => {
+                let problem = Problem::too_large(0, 0);
+                problems.push(Draft::new(problem.code, self.span.clone(), problem.message).maybe_hint(problem.hint));
+            }
             Value::List(items) => items.iter().for_each(|item| item.check_numbers(problems)),
             Value::Object(entries) => entries.iter().for_each(|e| e.value.check_numbers(problems)),
             _ => {}

@@ -12,9 +12,9 @@
 
 use crate::codes;
 use crate::cron::{Cron, Zone};
-use crate::diagnostic::{Draft, Problems, quoted};
+use crate::diagnostic::{Draft, Problems, grouped, quoted};
 use crate::fields::{self, Fields, Shape, Unit, duration};
-use crate::tree::TreeNode;
+use crate::tree::{TreeNode, Value};
 use kernel::event::TriggerKind;
 use kernel::time::Span;
 use serde_json::{Value as Json, json};
@@ -31,7 +31,7 @@ pub(crate) use webhook::{is_secret, read as webhook, without_secret};
 pub enum Spec {
     Schedule(Box<Schedule>),
     Webhook(Box<Webhook>),
-    Manual,
+    Manual { input: Option<Json> },
 }
 
 #[derive(Clone, Debug)]
@@ -47,6 +47,7 @@ pub struct Schedule {
     pub overlap: Overlap,
     /// Each run starts up to this much after its fire time.
     pub jitter: Span,
+    pub input: Option<Json>,
 }
 
 macro_rules! words {
@@ -91,9 +92,11 @@ words! {
 const WINDOW: Span = Span::from_days(1);
 const WINDOW_MAX: Span = Span::from_days(31);
 const JITTER_MAX: Span = Span::from_secs(3_600);
+/// The most bytes of an `input`, the same as of a body that arrives.
+const INPUT_MAX: usize = 256 * 1024;
 
 pub(crate) const SCHEDULE: Shape = Shape {
-    known: &["cron", "timezone", "missed", "missed_window", "overlap", "jitter"],
+    known: &["cron", "timezone", "missed", "missed_window", "overlap", "jitter", "input"],
     later: &[],
     synonyms: &[
         ("tz", "timezone"),
@@ -109,30 +112,64 @@ impl Spec {
         match self {
             Spec::Schedule(_) => TriggerKind::Schedule,
             Spec::Webhook(_) => TriggerKind::Webhook,
-            Spec::Manual => TriggerKind::Manual,
+            Spec::Manual { .. } => TriggerKind::Manual,
         }
     }
 
     /// The stored configuration, including secrets.
     pub fn config(&self) -> Json {
-        match self {
-            Spec::Schedule(schedule) => schedule.config(),
+        let mut config = match self {
             Spec::Webhook(webhook) => webhook.config(),
-            Spec::Manual => json!({}),
+            other => other.shown(),
+        };
+        if let (Some(input), Some(config)) = (self.input(), config.as_object_mut()) {
+            config.insert("input".into(), input.clone());
+        }
+        config
+    }
+
+    /// The configuration that users see, without the secret and without the values of required headers. The API shows
+    /// `input` beside it.
+    pub fn shown(&self) -> Json {
+        match self {
+            Spec::Schedule(schedule) => schedule.shown(),
+            Spec::Webhook(webhook) => webhook.shown(),
+            Spec::Manual { .. } => json!({}),
         }
     }
 
-    /// The configuration that users see, without the secret and without the values of required headers.
-    pub fn shown(&self) -> Json {
+    /// The body of a run for which nothing arrives.
+    pub fn input(&self) -> Option<&Json> {
         match self {
-            Spec::Webhook(webhook) => webhook.shown(),
-            other => other.config(),
+            Spec::Schedule(schedule) => schedule.input.as_ref(),
+            Spec::Webhook(webhook) => webhook.input.as_ref(),
+            Spec::Manual { input } => input.as_ref(),
+        }
+    }
+
+    fn input_mut(&mut self) -> &mut Option<Json> {
+        match self {
+            Spec::Schedule(schedule) => &mut schedule.input,
+            Spec::Webhook(webhook) => &mut webhook.input,
+            Spec::Manual { input } => input,
         }
     }
 }
 
+/// The body of a run: what arrived, over the fields of the trigger's `input`.
+pub fn body(input: Option<&Json>, arrived: Option<Json>) -> Json {
+    match (input, arrived) {
+        (Some(Json::Object(input)), Some(Json::Object(arrived))) => {
+            input.clone().into_iter().chain(arrived).collect::<serde_json::Map<_, _>>().into()
+        }
+        (_, Some(arrived)) => arrived,
+        (Some(input), None) => input.clone(),
+        (None, None) => json!({}),
+    }
+}
+
 impl Schedule {
-    fn config(&self) -> Json {
+    fn shown(&self) -> Json {
         json!({
             "cron": self.text, "timezone": self.timezone, "missed": self.missed.as_str(),
             "missed_window": self.missed_window.to_string(), "overlap": self.overlap.as_str(),
@@ -158,10 +195,10 @@ fn spec(
 ) -> Option<Spec> {
     let what = format!("a {} trigger", kind.as_str());
     if kind == TriggerKind::Manual {
-        if let Some(fields) = config.and_then(|node| fields::object(node, "config", problems)) {
-            fields.check(&Shape::only(&[]), problems);
-        }
-        return Some(Spec::Manual);
+        let Some(config) = config else { return Some(Spec::Manual { input: None }) };
+        let fields = fields::object(config, "config", problems)?;
+        fields.check(&Shape::only(&["input"]), problems);
+        return Some(Spec::Manual { input: optional_input(&fields, problems)? });
     }
     let Some(config) = config else {
         problems.add(codes::MISSING_FIELD, place, format!("{what} needs a field `config`"));
@@ -209,6 +246,7 @@ pub(crate) fn schedule(
         None => Some(default),
     };
     let (missed_window, jitter) = (span("missed_window", WINDOW, WINDOW_MAX), span("jitter", Span(0), JITTER_MAX));
+    let input = optional_input(fields, problems);
     let ((cron, text), (zone, timezone)) = (parsed?, zone?);
     Some(Schedule {
         cron,
@@ -219,7 +257,28 @@ pub(crate) fn schedule(
         missed_window: missed_window?,
         overlap: overlap?,
         jitter: jitter?,
+        input: input?,
     })
+}
+
+fn optional_input(fields: &Fields<'_>, problems: &mut Problems<'_>) -> Option<Option<Json>> {
+    fields.get("input").map_or(Some(None), |node| input(node, problems).map(Some))
+}
+
+/// The `input` of a trigger: any JSON but null, which would say the same as no input.
+fn input(node: &TreeNode, problems: &mut Problems<'_>) -> Option<Json> {
+    if matches!(node.value, Value::Null) {
+        problems.push(fields::wrong_type(node, "input", "the body of a run"));
+        return None;
+    }
+    let input = node.to_json();
+    let len = input.to_string().len();
+    if len > INPUT_MAX {
+        let message = format!("`input` has {} bytes, the limit is {}", grouped(len), grouped(INPUT_MAX));
+        problems.add(codes::LIMIT_EXCEEDED, &node.span, message);
+        return None;
+    }
+    Some(input)
 }
 
 fn zone(node: &TreeNode, problems: &mut Problems<'_>) -> Option<(Zone, String)> {

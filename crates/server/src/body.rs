@@ -1,6 +1,6 @@
 //! Reads request bodies: only the supported media types, size limits before parsing, each body parsed once.
 
-use crate::Refusal;
+use crate::{Refusal, spelling};
 use api::Code;
 use axum::body::Body;
 use axum::http::HeaderMap;
@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use kernel::Span;
 use lang::Syntax;
+use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -82,17 +83,24 @@ pub async fn payload_of(headers: &HeaderMap, body: Body, limit: usize) -> Result
 }
 
 /// A JSON body as a type of `api`. As an `Option`, an empty body is `None`.
-pub async fn json<T: DeserializeOwned>(headers: &HeaderMap, body: Body) -> Result<T, Refusal> {
+pub async fn json<T: DeserializeOwned + JsonSchema>(headers: &HeaderMap, body: Body) -> Result<T, Refusal> {
     parse(&payload(headers, body).await?)
 }
 
 /// Parses JSON that was already collected and checked.
-pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
+pub fn parse<T: DeserializeOwned + JsonSchema>(bytes: &[u8]) -> Result<T, Refusal> {
     // Derived deserializers would also fill a struct from a list, field by field.
     if bytes.trim_ascii_start().first() == Some(&b'[') {
         return Err(Refusal::new(Code::InvalidBody, "the body must be an object"));
     }
-    serde_json::from_slice(bytes).map_err(|error| {
+    let parsed = match serde_json::from_slice(bytes) {
+        Ok(parsed) => return Ok(parsed),
+        Err(error) => match spelling::corrected::<T>(bytes)? {
+            Some(corrected) => serde_json::from_slice(&corrected),
+            None => Err(error),
+        },
+    };
+    parsed.map_err(|error| {
         // Line and column do not help with a body that a program wrote.
         let message = error.to_string();
         let message = message.split(" at line ").next().unwrap_or_default();

@@ -20,6 +20,7 @@ mod openapi;
 mod query;
 mod routes;
 mod serve;
+mod spelling;
 mod ui;
 mod views;
 

@@ -5,6 +5,7 @@ use api::Code;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use kernel::{Span, Timestamp};
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 
 pub const LIMIT_DEFAULT: usize = 50;
@@ -24,8 +25,17 @@ impl<S: Send + Sync> FromRequestParts<S> for Query {
 /// Refuses parameters that the route does not declare.
 pub fn refuse_unknown(query: Option<&str>, known: &[&str]) -> Result<(), Refusal> {
     let query = query.unwrap_or_default();
-    let unknown = url::form_urlencoded::parse(query.as_bytes()).find(|(name, _)| !known.contains(&name.as_ref()));
-    let Some((name, _)) = unknown else { return Ok(()) };
+    let given: BTreeSet<_> = url::form_urlencoded::parse(query.as_bytes()).map(|(name, _)| name).collect();
+    let Some(name) = given.iter().find(|name| !known.contains(&&*lang::field_name(name))) else {
+        let twice =
+            given.iter().find(|name| lang::field_name(name) != **name && given.contains(&lang::field_name(name)));
+        return match twice {
+            Some(name) => {
+                Err(two_spellings(Code::InvalidParameter, &lang::field_name(name), name).at(name.to_string()))
+            }
+            None => Ok(()),
+        };
+    };
     let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
     let name: String = name.chars().take(80).collect();
     Err(Refusal::new(Code::UnknownParameter, format!("`{name}` is not a parameter of this route"))
@@ -33,10 +43,14 @@ pub fn refuse_unknown(query: Option<&str>, known: &[&str]) -> Result<(), Refusal
         .at(name))
 }
 
+pub fn two_spellings(code: Code, one: &str, other: &str) -> Refusal {
+    Refusal::new(code, format!("`{one}` and `{other}` are the same field")).hint("keep one of them")
+}
+
 impl Query {
     pub fn parse(query: Option<&str>) -> Query {
         let pairs = url::form_urlencoded::parse(query.unwrap_or_default().as_bytes());
-        Query(pairs.map(|(k, v)| (k.into_owned(), v.into_owned())).collect())
+        Query(pairs.map(|(k, v)| (lang::field_name(&k).into_owned(), v.into_owned())).collect())
     }
 
     pub fn get(&self, name: &str) -> Option<&str> {
@@ -111,6 +125,15 @@ pub fn invalid(name: &str, text: &str, expected: &str) -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn decision_16_a_parameter_may_be_spelt_in_camel_case() {
+        let known = &["expected_hash", "workflow"];
+        assert!(refuse_unknown(Some("expectedHash=x&workflowId=w"), known).is_ok());
+        let query = Query::parse(Some("expectedHash=x&workflowId=w"));
+        assert_eq!((query.get("expected_hash"), query.get("workflow")), (Some("x"), Some("w")));
+        assert!(refuse_unknown(Some("expectedHash=x&expected_hash=x"), known).is_err());
+    }
 
     #[test]
     fn unknown_parameters_and_bad_values_are_refused() {

@@ -65,6 +65,7 @@ pub fn workflow(row: &WorkflowRow, definition: Option<Value>, pause: Option<&Wor
         deleted_at: row.deleted_at.map(rfc3339),
         definition,
         problems: Vec::new(),
+        deduplicated: false,
     }
 }
 
@@ -83,8 +84,9 @@ pub fn trigger(engine: &Engine, row: &TriggerRow, workflow: String) -> TriggerDe
         workflow_id: row.workflow.to_string(),
         enabled: row.enabled,
         note: row.note.clone(),
-        config: spec.map_or(Value::Null, |spec| spec.shown()),
+        config: spec.as_ref().map_or(Value::Null, Spec::shown),
         variable_mapping: mapping,
+        input: spec.as_ref().and_then(Spec::input).cloned(),
         is_owned: row.is_owned,
         webhook_url: row.path.as_ref().map(|path| format!("{}/webhooks/{path}", engine.public_url())),
         next_at: row.next_at.map(rfc3339),
@@ -92,6 +94,7 @@ pub fn trigger(engine: &Engine, row: &TriggerRow, workflow: String) -> TriggerDe
         last_run_id: row.last_run.map(|run| run.to_string()),
         inserted_at: rfc3339(row.created_at),
         updated_at: rfc3339(row.updated_at),
+        deduplicated: false,
     }
 }
 

@@ -35,7 +35,7 @@ enum Verb {
     Show { trigger: String },
     /// Create a trigger
     Create {
-        /// JSON or YAML: name, type, workflow, config; `-` is standard input
+        /// JSON or YAML: name, type, workflow, config, input; `-` is standard input
         file: PathBuf,
     },
     /// Let a trigger start runs again
@@ -52,10 +52,10 @@ enum Verb {
         #[arg(long)]
         note: Option<String>,
     },
-    /// Start a run through a trigger now
+    /// Start a run of a trigger now, as the trigger would
     Run {
         trigger: String,
-        /// What the run gets as `trigger.body`: JSON, `@file`, or `-` for standard input
+        /// What the run gets as `trigger.body`, over the input of the trigger: JSON, `@file`, or `-` for standard input
         #[arg(long, value_name = "JSON")]
         input: Option<String>,
     },
@@ -199,6 +199,7 @@ fn as_text(trigger: &TriggerDetail) -> String {
         ("next", trigger.next_at.as_deref().map(time)),
         ("last run", last.map(|(at, run)| format!("{run} at {}", time(at)))),
         ("variables", trigger.variable_mapping.as_ref().map(Value::to_string)),
+        ("input", trigger.input.as_ref().map(Value::to_string)),
     ];
     shown.extend(settings);
     fields(&shown)

@@ -321,6 +321,28 @@ fn cli_reports_an_unreachable_server() {
 }
 
 #[test]
+fn cli_durations_out_of_range_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().to_str().unwrap();
+    for (arguments, message) in [
+        (
+            &["dev", "--data", data, "--drain-grace", "213503982d"][..],
+            "`--drain-grace 213503982d` is out of range: allowed is 0ms to 1d",
+        ),
+        (&["dev", "--data", data, "--drain-grace", "soon"], "`--drain-grace soon` is not a duration such as 25s"),
+        (&["dev", "--data", data, "--retention", "1m"], "allowed is 1h to"),
+        (&["dev", "--data", data, "--retention", "213503982d"], "allowed is 1h to"),
+        (&["dev", "--data", data, "--clock", "virtual", "--clock-advance", "213503982d"], "allowed is 0ms to"),
+        (&["worker", "--types", "a", "--exec", "true", "--drain-grace", "213503982d"], "allowed is 0ms to 1d"),
+        (&["worker", "--types", "a", "--exec", "true", "--lease", "2h"], "allowed is 1s to 1h"),
+        (&["worker", "--types", "a", "--exec", "true", "--timeout", "213503982d"], "allowed is 1ms to 366d"),
+        (&["bench", "flow1", "--seconds", "18446744073709551615"], "1..=86400"),
+    ] {
+        result_of(onward(arguments)).refused(2, &[message]);
+    }
+}
+
+#[test]
 fn cli_completions_exist_for_every_shell() {
     for shell in ["bash", "zsh", "fish"] {
         let script = result_of(onward(&["completions", shell])).ok();

@@ -378,3 +378,28 @@ fn limit_slots_are_free_again_after_deaths_and_restarts() {
         (seen["leased"] == 2).then_some(())
     });
 }
+
+#[test]
+fn w17_heartbeats_are_recorded_at_most_once_a_minute() {
+    // Only the node that gets the heartbeats counts the time.
+    let server = Server::alone(&["--clock", "virtual"]);
+    let task = server.submit("long.v1", json!(1));
+    let claim = json!({ "worker_id": "w", "types": ["long.v1"], "lease": "10m", "wait": "0s" });
+    let claimed = server.post("/api/v1/tasks/claim", &claim).data(200)[0].clone();
+    let beat = || {
+        let body = json!({ "claim_token": claimed["claim_token"] });
+        server.post(&format!("/api/v1/tasks/{task}/heartbeat"), &body).data(200)
+    };
+    let recorded = || server.task_events(&task).iter().filter(|event| event["type"] == "step.heartbeat").count();
+    beat();
+    assert_eq!(recorded(), 0, "a task that is done within a minute costs no write for its heartbeats");
+    for minutes in 1..=3 {
+        server.advance("61s");
+        (0..3).for_each(|_| drop(beat()));
+        eventually("the heartbeat is recorded", || (recorded() >= minutes).then_some(()));
+        assert_eq!(recorded(), minutes);
+    }
+    let done = json!({ "claim_token": claimed["claim_token"], "result": 1 });
+    server.post(&format!("/api/v1/tasks/{task}/complete"), &done).data(200);
+    assert_eq!(server.task(&task)["status"], "succeeded");
+}

@@ -56,6 +56,33 @@ fn check_runs(server: &Server, trigger: &str) -> Vec<Value> {
 }
 
 #[test]
+fn r37_a_schedule_starts_its_runs_with_its_input() {
+    let server = at("2027-01-01T08:59:00Z");
+    server.define(
+        "name: c\ntrigger: cron\ncron: '0 9 * * *'\nschedule: {input: {to: ops, n: 1}}\n\
+         tasks: {a: {set: {to: '{{trigger.body.to}}', day: '{{trigger.scheduled_for}}', cc: \"{{trigger.body.cc ?? 'none'}}\"}}}",
+    );
+    let trigger = server.list("/api/v1/triggers")[0].clone();
+    assert_eq!(trigger["input"], json!({ "to": "ops", "n": 1 }));
+    let id = trigger["id"].as_str().unwrap();
+    server.advance("2m");
+    let scheduled = check_runs(&server, id).remove(0);
+    assert_eq!(scheduled["tasks"]["a"]["body"], json!({ "to": "ops", "day": "2027-01-01T09:00:00Z", "cc": "none" }));
+    // A run that is started by hand differs in nothing but its time.
+    let run = |body: &Value| {
+        let fired = server.post(&format!("/api/v1/triggers/{id}/run"), body).data(201);
+        server.finished(fired["run_id"].as_str().unwrap())
+    };
+    let by_hand = run(&json!({}));
+    assert_eq!((&by_hand["status"], &by_hand["input"]), (&json!("completed"), &scheduled["input"]));
+    let keys = |run: &Value| run["trigger"].as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    assert_eq!((keys(&by_hand), &by_hand["trigger"]["type"]), (keys(&scheduled), &json!("schedule")));
+    let given = run(&json!({ "variables": { "cc": "boss" } }));
+    assert_eq!(given["input"], json!({ "to": "ops", "n": 1, "cc": "boss" }));
+    check_runs(&server, id);
+}
+
+#[test]
 fn r10_r37_a_cron_workflow_fires_when_due_with_an_empty_body() {
     let server = at("2027-01-01T08:59:00Z");
     let made = server

@@ -128,6 +128,14 @@ fn w12_a_retry_policy_of_its_own_is_kept() {
     }
     fail_once(&server, "policy.v1", json!({ "error": { "message": "no" } }));
     assert_eq!(server.task(&id)["status"], "failed");
+    // A whole number that does not fit into 64 bits would change on its way.
+    let body = br#"{"type": "policy.v1", "payload": {"id": 123456789012345678901234567890}}"#;
+    let refused = server.send("POST", "/api/v1/tasks", &[("Content-Type", "application/json")], body);
+    assert_eq!(refused.refusal(400), "number_too_large");
+    assert_eq!(
+        (&refused.json()["error"]["at"]["column"], &refused.json()["error"]["hint"]),
+        (&json!(41), &json!("send it as a string"))
+    );
     // The worker's `retry_after` overrides the policy.
     let id = server.submit("policy.v1", json!(1));
     fail_once(&server, "policy.v1", json!({ "error": { "message": "no" }, "retry_after": "5s" }));
@@ -258,6 +266,11 @@ fn w16_a_task_starts_at_its_run_at_or_after_its_delay() {
     let claimed = server.claim_one("w", "later.v1");
     assert_eq!(claimed.id(), timed);
     claimed.complete(json!(1)).data(200);
+    for delay in [json!("367d"), json!("213503982d"), json!(u64::MAX / 1_000_000)] {
+        let refused = server.post("/api/v1/tasks", &json!({ "type": "later.v1", "delay": delay }));
+        assert_eq!(refused.refusal(422), "invalid_body", "{delay}");
+        assert_eq!(refused.json()["error"]["at"]["path"], "delay");
+    }
     // A task that is cancelled before its time never starts (W11).
     let gone = server.submit_with(&json!({ "type": "later.v1", "delay": "1h" }));
     server.post(&format!("/api/v1/tasks/{gone}/cancel"), &json!({})).data(200);

@@ -27,7 +27,10 @@ fn a10_a11_a_trigger_is_created_shown_changed_and_deleted() {
     let trigger = id(&made);
     assert!(trigger.starts_with("trg_"));
     assert_eq!(made["webhook_url"], format!("http://{}/webhooks/orders/new", server.address));
-    assert_eq!(made["config"], json!({ "path": "orders/new", "method": "POST", "dedup": "auto", "has_secret": true }));
+    assert_eq!(
+        made["config"],
+        json!({ "path": "orders/new", "method": "POST", "dedup": "auto", "dedup_window": "10m", "has_secret": true })
+    );
     let path = format!("/api/v1/triggers/{trigger}");
     assert_eq!(server.get(&path).data(200), made);
     assert_eq!(server.list("/api/v1/triggers"), vec![made.clone()]);
@@ -85,7 +88,9 @@ fn decision_11_a_key_makes_one_trigger() {
     let body = |name: &str| json!({ "name": name, "type": "manual", "workflow": workflow });
     let make = |name| server.post_with("/api/v1/triggers", &[("Idempotency-Key", "k1")], &body(name));
     let first = make("one").data(201);
-    assert_eq!(make("one").data(200), first);
+    let again = make("one").data(200);
+    assert_eq!((&again["id"], &again["deduplicated"]), (&first["id"], &json!(true)));
+    assert_eq!(first["deduplicated"], Value::Null);
     assert_eq!(make("two").refusal(422), "idempotency_key_reused");
     assert_eq!(server.list("/api/v1/triggers").len(), 1);
 }
@@ -104,11 +109,16 @@ fn a11_a_trigger_is_fired_by_hand() {
         (&json!("manual"), &json!(trigger), &json!({ "n": 1 }))
     );
     assert_eq!(server.send("POST", &format!("{path}/run"), &[], b"").status, 201, "a body is not required");
+    let change = json!({ "input": { "n": 5, "m": 6 } });
+    assert_eq!(patch(&server, &trigger, change.clone()).data(200)["input"], change["input"]);
+    let fired = server.post(&format!("{path}/run"), &json!({ "variables": { "n": 1 } })).data(201);
+    let run = server.finished(fired["run_id"].as_str().unwrap());
+    assert_eq!(run["input"], json!({ "n": 1, "m": 6 }));
     let keyed = || server.post_with(&format!("{path}/run"), &[("Idempotency-Key", "k")], &json!({}));
     let (one, again) = (keyed().data(201), keyed().data(200));
     assert_eq!((&one["run_id"], &again["deduplicated"]), (&again["run_id"], &json!(true)));
     let lines = server.list(&format!("{path}/deliveries"));
-    assert_eq!(lines.len(), 3);
+    assert_eq!(lines.len(), 4);
     assert!(lines.iter().all(|line| line["outcome"] == "started" && line["reason"] == "run_now"));
     assert_eq!(server.get(&path).data(200)["last_run_id"], one["run_id"]);
     assert_eq!(server.post(&format!("{path}/run"), &json!({ "variabels": 1 })).refusal(422), "invalid_body");
@@ -130,11 +140,20 @@ fn a12_a18_a_workflow_is_run_by_hand_without_a_trigger() {
     assert_eq!(run(&other).refusal(422), "idempotency_key_reused");
     let view = server.finished(first["run_id"].as_str().unwrap());
     assert_eq!((&view["trigger"]["type"], &view["input"]), (&json!("manual"), &json!({ "n": 1 })));
+    let keyed =
+        |key: &str, body: &Value| server.post_with("/api/v1/triggers/manual/run", &[("Idempotency-Key", key)], body);
+    let by_key = json!({ "workflowId": "by-hand", "variables": { "n": 3 } });
+    let once = keyed("k1", &by_key).data(201);
+    let twice = keyed("k1", &by_key).data(200);
+    assert_eq!((&twice["run_id"], &twice["deduplicated"]), (&once["run_id"], &json!(true)));
+    assert_eq!(keyed("k1", &json!({ "workflow": "by-hand" })).refusal(422), "idempotency_key_reused");
+    assert_eq!(keyed("k1", &body).refusal(422), "invalid_body", "two different keys");
+    assert_eq!(keyed("r1", &body).data(200)["run_id"], first["run_id"], "the same key twice");
     assert_eq!(run(&json!({ "workflow": "missing" })).refusal(422), "unknown_workflow");
     assert_eq!(run(&json!({})).refusal(422), "invalid_body");
     assert_eq!(run(&json!({ "workflow": "by-hand", "client_request_id": "" })).refusal(422), "invalid_body");
     assert_eq!(run(&json!({ "workflow": "by-hand" })).data(201)["deduplicated"], Value::Null);
-    assert_eq!(server.list("/api/v1/runs").len(), 2);
+    assert_eq!(server.list("/api/v1/runs").len(), 3);
 }
 
 #[test]

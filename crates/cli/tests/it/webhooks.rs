@@ -214,6 +214,25 @@ fn a18_a_delivery_counts_once() {
 }
 
 #[test]
+fn a18_equal_requests_without_an_id_are_one_delivery_within_the_window() {
+    let hook = Hook::on(Server::with_virtual_clock(), json!({ "unsigned": true, "dedup_window": "10m" }));
+    let first = hook.send(&[], b"{}").data(202);
+    // Nine minutes later wherever the window began, then twelve after the first.
+    for (by, status) in [("5m", 200), ("4m", 200), ("3m", 202), ("9m", 200), ("2m", 202)] {
+        hook.server.advance(by);
+        let answer = hook.send(&[], b"{}");
+        assert_eq!(answer.status, status, "after another {by}: {}", answer.text());
+    }
+    assert_ne!(hook.log()[0]["run_id"], first["run_id"]);
+    assert_eq!((hook.runs(), hook.log().len()), (3, 3));
+    // An id that the sender gives is good for ever.
+    let given = [("X-Request-Id", "r")];
+    assert_eq!(hook.send(&given, b"{}").status, 202);
+    hook.server.advance("1d");
+    assert_eq!(hook.send(&given, b"{}").status, 200);
+}
+
+#[test]
 fn a18_twenty_duplicates_at_once_are_one_run() {
     let mut hook = Hook::new(json!({ "unsigned": true }));
     let answers: Vec<Answer> = std::thread::scope(|scope| {

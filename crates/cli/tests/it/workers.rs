@@ -365,6 +365,31 @@ fn one_work_request_reports_heartbeats_and_claims() {
 }
 
 #[test]
+fn progress_that_is_too_large_does_not_stop_the_work() {
+    let server = Server::start();
+    server.submit("go.v1", json!(1));
+    server.submit("go.v1", json!(2));
+    let work = |more: Value| {
+        let mut body = json!({ "workerId": "w", "types": ["go.v1"], "credits": 2, "wait": "0s" });
+        more.as_object().expect("an object").iter().for_each(|(k, v)| body[k] = v.clone());
+        server.post("/api/v1/work", &body).data(200)
+    };
+    let tasks = work(json!({}))["tasks"].clone();
+    let entry = |n: usize, field: &str, value: Value| json!({ "taskId": tasks[n]["task_id"], "claimToken": tasks[n]["claim_token"], field: value });
+    let large = json!({ "pageText": "x".repeat(4 * 1024) });
+    let answer = work(json!({ "done": [entry(1, "result", json!(2))], "heartbeats": [entry(0, "progress", large)] }));
+    assert_eq!(answer["acks"][0]["status"], "recorded", "the other entries count");
+    let lease = &answer["leases"][0];
+    assert_eq!((&lease["cancel"], &lease["error"]), (&json!(false), &json!("too_large")));
+    assert!(lease["lease_until"].is_string(), "the worker keeps the task");
+    let small = json!({ "pageText": "x" });
+    let saved = work(json!({ "heartbeats": [entry(0, "progress", small.clone())] }));
+    assert_eq!(saved["leases"][0]["error"], Value::Null);
+    let task = tasks[0]["task_id"].as_str().expect("an id");
+    assert_eq!(server.task(task)["progress"], small, "data keeps its spelling");
+}
+
+#[test]
 fn work_takes_a_thousand_reports_and_no_more() {
     let server = Server::start();
     let tasks: Vec<Value> = (0..1_001).map(|n| json!({ "type": "many.v1", "payload": n })).collect();

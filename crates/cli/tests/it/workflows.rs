@@ -404,6 +404,7 @@ fn decision_11_an_idempotency_key_makes_one_workflow() {
     let first = server.post_with("/api/v1/workflows", &key, &definition).data(201);
     let again = server.post_with("/api/v1/workflows", &key, &definition).data(200);
     assert_eq!(first["id"], again["id"]);
+    assert_eq!((&first["deduplicated"], &again["deduplicated"]), (&json!(null), &json!(true)));
     let other = json!({ "name": "other", "tasks": { "a": { "noop": {} } } });
     assert_eq!(server.post_with("/api/v1/workflows", &key, &other).refusal(422), "idempotency_key_reused");
     assert_eq!(server.post("/api/v1/workflows", &definition).refusal(409), "name_taken", "without the key");

@@ -500,7 +500,7 @@ mod tests {
         let batch = worker_state.batch(due).expect("it is sent again");
         let claim_tokens = batch.heartbeat_tokens();
         worker_state.acknowledge(batch, vec![], due);
-        let lease = |cancel| LeaseView { task_id: "task_1".into(), lease_until: None, cancel };
+        let lease = |cancel| LeaseView { task_id: "task_1".into(), lease_until: None, cancel, error: None };
         worker_state.leases(&claim_tokens, vec![lease(false)]);
         assert_eq!(worker_state.due_at(), Some(due + Duration::from_secs(10)));
         worker_state.leases(&[], vec![lease(true)]);

@@ -222,8 +222,9 @@ pub(super) fn apply_effect<T>(
             let claimed = assignment(live, run, (step, attempt, fence), &task, now);
             let Assignment { name, key, worker, lease, .. } = *task;
             let (name, key, until) = (Arc::from(name), Arc::from(key), claimed.until);
-            let max_lease = max_lease(live, step);
-            task_queue.lease_granted(run, step, HeldLease { org, worker, name, key, fence, lease, max_lease, until });
+            let (max_lease, noted_at) = (max_lease(live, step), now);
+            let held = HeldLease { org, worker, name, key, fence, lease, max_lease, until, noted_at };
+            task_queue.lease_granted(run, step, held);
             task_queue.deliver(offer_id, claimed);
         }
         Effect::Execute { .. } | Effect::Abort { .. } | Effect::AdoptLease => {}

@@ -192,9 +192,10 @@ impl Scheduler {
             if self.is_open(row.org, row.last_run).await? {
                 continue;
             }
+            let Spec::Schedule(schedule) = spec(&row)? else { continue };
             let workflow = self.workflows.resolve(row.org, &row.workflow.to_string()).await?;
             let nominal = queued.nominal.unwrap_or(queued.at);
-            match self.fire(&row, workflow, nominal, None).await? {
+            match self.fire(&row, &schedule, workflow, nominal, None).await? {
                 Fired::Run { run, is_known: true } => {
                     let entry = DeliveryRow { outcome: DeliveryOutcome::Started, run: Some(run), ..queued };
                     self.triggers.log(&row, vec![entry], None).await?;
@@ -214,11 +215,13 @@ impl Scheduler {
     async fn fire(
         &self,
         row: &TriggerRow,
+        schedule: &Schedule,
         workflow: Option<Arc<Resolved>>,
         nominal: Timestamp,
         advance: Option<ScheduleAdvance>,
     ) -> Result<Fired, Error> {
         let Some(workflow) = workflow else { return Ok(Fired::Skipped("workflow_deleted")) };
+        let body = lang::trigger::body(schedule.input.as_ref(), None).to_string();
         let id = delivery_id(nominal);
         let fingerprint = Sha256::new().chain_update(b"tick\0").chain_update(row.id.0).chain_update(&id).finalize();
         let entry = DeliveryRow { nominal: Some(nominal), ..self.triggers.delivery(row, id.clone(), "") };
@@ -237,7 +240,7 @@ impl Scheduler {
             }),
             delivery: Some(entry),
             advance,
-            ..StartRequest::new(row.org, workflow, Bytes::from_static(b"{}"))
+            ..StartRequest::new(row.org, workflow, Bytes::from(body))
         };
         match self.runs.start(request).await {
             Ok(started) => {
@@ -327,7 +330,7 @@ impl ScheduleRound<'_> {
                     return Ok(None);
                 }
                 let advance = ScheduleAdvance { revision: self.row.revision, cursor: Some(nominal), next_at };
-                match self.scheduler.fire(self.row, self.workflow.clone(), nominal, Some(advance)).await? {
+                match self.scheduler.fire(self.row, schedule, self.workflow.clone(), nominal, Some(advance)).await? {
                     Fired::Run { run, is_known } => {
                         self.last_run = Some(run);
                         self.started += 1;

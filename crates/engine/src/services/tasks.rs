@@ -149,7 +149,8 @@ pub enum HeartbeatReply {
     /// The run was cancelled: the worker should drop the task.
     Cancelled,
     Stale,
-    TooLarge,
+    /// The progress would make the run too large and is not saved. The new deadline of the lease.
+    TooLarge(Timestamp),
     NotFound,
 }
 
@@ -441,18 +442,19 @@ impl Tasks {
                 Err(error) => return Err(error),
             },
         };
-        match judged {
-            Answer::Applied => {}
+        let extended = match judged {
+            Answer::Applied => HeartbeatReply::Until,
+            // The worker still holds the task, although its progress is not saved.
+            Answer::TooLarge => HeartbeatReply::TooLarge,
             Answer::Ended(RunStatus::Cancelled | RunStatus::Timeout) => return Ok(HeartbeatReply::Cancelled),
-            Answer::TooLarge => return Ok(HeartbeatReply::TooLarge),
             _ => return Ok(HeartbeatReply::Stale),
-        }
+        };
         if let Some(until) = until {
-            return Ok(HeartbeatReply::Until(until));
+            return Ok(extended(until));
         }
         let extend = |reply_to| Command::Extend { org, run, step, fence, by: extend, reply_to };
         match self.core.ask(extend).await? {
-            Reply::Lease(Some(until)) => Ok(HeartbeatReply::Until(until)),
+            Reply::Lease(Some(until)) => Ok(extended(until)),
             Reply::Lease(None) => Ok(HeartbeatReply::Stale),
             other => Err(refusal(other, "task")),
         }

@@ -189,8 +189,15 @@ impl Triggers {
         if deleted { Ok(()) } else { Err(Error::NotFound("trigger")) }
     }
 
-    /// Starts a run of a trigger now, whatever its kind.
-    pub async fn run(&self, org: OrgId, id: TriggerId, body: Bytes, key: Option<Key>) -> Result<Started, Error> {
+    /// Starts a run of a trigger now, as the trigger itself would: with its input, under `variables` if any. A schedule
+    /// counts now as the fire time.
+    pub async fn run(
+        &self,
+        org: OrgId,
+        id: TriggerId,
+        variables: Option<serde_json::Value>,
+        key: Option<Key>,
+    ) -> Result<Started, Error> {
         let row = self.found(org, id).await?;
         if !row.enabled {
             return Err(Error::TriggerDisabled);
@@ -198,8 +205,10 @@ impl Triggers {
         let workflow =
             self.workflows.resolve(org, &row.workflow.to_string()).await?.ok_or(Error::NotFound("workflow"))?;
         let delivery = format!("run-{}", hex(&random::<8>()?));
-        let entry = self.delivery(&row, delivery.clone(), "run_now");
-        let source = Source { kind: TriggerKind::Manual, trigger: Some(id), delivery, ..Default::default() };
+        let nominal = (row.kind == TriggerKind::Schedule).then(|| self.core.now());
+        let entry = DeliveryRow { nominal, ..self.delivery(&row, delivery.clone(), "run_now") };
+        let source = Source { kind: row.kind, trigger: Some(id), nominal, delivery, ..Default::default() };
+        let body = Bytes::from(lang::trigger::body(spec(&row)?.input(), variables).to_string());
         let idempotency = key.map(|(key, fingerprint)| {
             let scope = Some(id.to_string());
             Idempotency { scope, key: format!("run:{key}"), fingerprint }
@@ -209,18 +218,18 @@ impl Triggers {
         self.runs.start(request).await
     }
 
-    /// Starts a run by hand, without a trigger. The client's request id is its idempotency key.
+    /// Starts a run by hand, without a trigger.
     pub async fn run_by_hand(
         &self,
         org: OrgId,
         workflow: &str,
         variables: Bytes,
-        client_request_id: Option<&str>,
+        key: Option<&str>,
     ) -> Result<Started, Error> {
         let found = self.workflows.resolve(org, workflow).await?;
         let workflow = found.ok_or_else(|| Error::NoWorkflow(workflow.to_owned()))?;
         let id = workflow.row.id;
-        let idempotency = client_request_id.map(|given| {
+        let idempotency = key.map(|given| {
             let fingerprint = Sha256::new().chain_update(b"manual\0").chain_update(id.0);
             let canonical = lang::read(&variables, lang::Syntax::Json).map(|tree| lang::canonical_json(&tree));
             let fingerprint = match canonical {

@@ -7,9 +7,9 @@ use super::triggers::{Key, Triggers, spec};
 use super::workflows::Workflows;
 use crate::error::Error;
 use crate::triggers::hex;
-use crate::triggers::webhook::{Rejection, WebhookRequest};
+use crate::triggers::webhook::{Identity, Rejection, WebhookRequest};
 use kernel::event::TriggerKind;
-use kernel::{OrgId, Span, Timestamp, TriggerId};
+use kernel::{OrgId, RunId, Span, Timestamp, TriggerId};
 use lang::trigger::{Spec, Webhook};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -73,10 +73,14 @@ impl Webhooks {
             self.reject(row, rejection.as_str()).await;
             return Err(Error::Rejected(rejection));
         }
-        let known = request.delivery_id(webhook.dedup);
+        let known = match request.identity(webhook.dedup) {
+            Identity::Given(id) => Some(id),
+            Identity::Content(hash) => Some(self.content_id(row, &hash, webhook.dedup_window).await?),
+            Identity::New => None,
+        };
         let idempotency = known.as_ref().map(|id| Idempotency {
             scope: Some(row.id.to_string()),
-            key: format!("delivery:{id}"),
+            key: delivery_key(id),
             fingerprint: request.fingerprint(row.id),
         });
         let id = known.map_or_else(|| Ok(format!("delivery-{}", hex(&random::<8>()?))), Ok::<_, Error>)?;
@@ -92,6 +96,20 @@ impl Webhooks {
             Err(_) => {}
         }
         result
+    }
+
+    /// The delivery id of a request that has none, which it shares with equal requests within `window` of the first.
+    ///
+    /// Time is cut into pieces as long as the window, and the number of the piece is part of the id, so equal requests
+    /// in one piece share it. If there was one in the piece before, and its window is still open, the id is that one's.
+    async fn content_id(&self, row: &TriggerRow, hash: &str, window: Span) -> Result<String, Error> {
+        let now = self.core.now();
+        let piece = now.0 / window.0 as i64;
+        let id = |piece: i64| format!("{hash}-{piece}");
+        let before = id(piece - 1);
+        let first = self.core.store.idempotency_record(row.org, &row.id.to_string(), &delivery_key(&before)).await?;
+        let is_open = first.is_some_and(|(run, _)| now < RunId(run).made_at().after(window));
+        Ok(if is_open { before } else { id(piece) })
     }
 
     /// Starts another run from a stored delivery, with the trigger's present settings.
@@ -171,6 +189,10 @@ impl Webhooks {
         seen.insert(trigger, now);
         true
     }
+}
+
+fn delivery_key(id: &str) -> String {
+    format!("delivery:{id}")
 }
 
 impl From<Rejection> for Error {

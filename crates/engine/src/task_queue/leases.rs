@@ -18,7 +18,12 @@ pub struct HeldLease {
     /// The most that one heartbeat can extend the lease by.
     pub max_lease: Span,
     pub until: Timestamp,
+    /// When the run last recorded that the worker is alive.
+    pub noted_at: Timestamp,
 }
+
+/// The run records that its worker is alive at most once in this time: most tasks are done sooner and cost nothing.
+const NOTED_EVERY: Span = Span::from_secs(60);
 
 /// A lease as its run records it, with the type and key of its task.
 pub struct RecordedLease<'a> {
@@ -88,6 +93,7 @@ impl<T> TaskQueue<T> {
                 lease: lease.lease,
                 max_lease: *max_lease,
                 until: now.after(lease.lease),
+                noted_at: now,
             };
             self.lease_granted(run, lease.step, held);
             self.refresh(&type_queue, key, now);
@@ -174,6 +180,16 @@ impl<T> TaskQueue<T> {
             (worker.row.last_seen, worker.is_local) = (now, true);
         }
         Some(until)
+    }
+
+    /// Whether it is time to record that the worker of a lease is alive; once it is, the next time is a while later.
+    pub fn is_note_due(&mut self, run: RunId, step: u32, now: Timestamp) -> bool {
+        let Some(held) = self.leases.get_mut(&(run, step)) else { return false };
+        let is_due = now.since(held.noted_at) >= NOTED_EVERY;
+        if is_due {
+            held.noted_at = now;
+        }
+        is_due
     }
 
     /// The deadline of a task's lease.

@@ -101,7 +101,7 @@ fn grant_as(task_queue: &mut TaskQueue<u64>, queue_key: &QueueKey, claim: &Claim
     task_queue.lease_granted(
         claim.run,
         claim.step,
-        HeldLease { org: ORG, worker, name, key, fence, lease, max_lease: MAX_LEASE, until },
+        HeldLease { org: ORG, worker, name, key, fence, lease, max_lease: MAX_LEASE, until, noted_at: now },
     );
     task_queue.deliver(claim.offer.offer_id, task);
 }

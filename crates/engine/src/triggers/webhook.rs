@@ -61,6 +61,17 @@ impl Rejection {
     }
 }
 
+/// What makes two deliveries the same one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Identity {
+    /// The sender's id, for good.
+    Given(String),
+    /// Its content, for the length of the webhook's window.
+    Content(String),
+    /// Nothing: each delivery is a new one.
+    New,
+}
+
 impl WebhookRequest {
     fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
@@ -110,18 +121,19 @@ impl WebhookRequest {
         mac.verify_slice(&signature).map_err(|_| Rejection::SignatureWrong)
     }
 
-    /// The id that deduplicates deliveries; `None` if this one is never a duplicate.
-    pub fn delivery_id(&self, dedup: Dedup) -> Option<String> {
+    /// What makes two deliveries the same one.
+    pub fn identity(&self, dedup: Dedup) -> Identity {
         if dedup == Dedup::None {
-            return None;
+            return Identity::New;
         }
         let given = ID_HEADERS.iter().find_map(|name| self.header(name)).filter(|id| !id.is_empty());
         match given {
             Some(id) if id.len() <= ID_MAX && id.bytes().all(|b| b.is_ascii_graphic() && b != b'/') => {
-                Some(id.to_owned())
+                Identity::Given(id.to_owned())
             }
-            Some(id) => Some(format!("sha256-{}", hex(&Sha256::digest(id)))),
-            None => (dedup == Dedup::Auto).then(|| format!("sha256-{}", hex(&self.digest()))),
+            Some(id) => Identity::Given(format!("sha256-{}", hex(&Sha256::digest(id)))),
+            None if dedup == Dedup::Auto => Identity::Content(format!("sha256-{}", hex(&self.digest()))),
+            None => Identity::New,
         }
     }
 
@@ -136,23 +148,21 @@ impl WebhookRequest {
         Sha256::new().chain_update(b"deliver\0").chain_update(trigger.0).chain_update(self.digest()).finalize().into()
     }
 
-    /// The run's `trigger.body`: the payload, or the variables mapped from it. A JSON body without query parameters and
-    /// mapping is passed on byte for byte.
+    /// The run's `trigger.body`: the payload, or the variables mapped from it, over the trigger's input. A JSON body
+    /// that nothing is added to is passed on byte for byte.
     pub fn payload(&self, webhook: &Webhook) -> Bytes {
         let json = lang::check_json(&self.body).is_ok();
-        if json && self.query.is_empty() && webhook.mapping.is_empty() {
+        if json && self.query.is_empty() && webhook.mapping.is_empty() && webhook.input.is_none() {
             return self.body.clone();
         }
         let body = if json { serde_json::from_slice(&self.body).ok() } else { None };
         let payload = self.with_query(body.unwrap_or_else(|| self.other_body()));
-        if webhook.mapping.is_empty() {
-            return payload.to_string().into();
-        }
-        let variables = webhook.mapping.iter().filter_map(|(name, keys)| {
-            let found = keys.iter().try_fold(&payload, |value, key| child(value, key));
-            found.map(|value| (name.clone(), value.clone()))
-        });
-        Value::Object(variables.collect()).to_string().into()
+        let arrived = if webhook.mapping.is_empty() { payload } else { mapped(&payload, webhook) };
+        let body = match &webhook.input {
+            Some(input) => lang::trigger::body(Some(input), Some(arrived).filter(|arrived| !arrived.is_null())),
+            None => arrived,
+        };
+        body.to_string().into()
     }
 
     /// A body that is not JSON: empty, a form, or text.
@@ -237,6 +247,15 @@ fn pairs(encoded: &[u8]) -> Value {
         }
     }
     Value::Object(fields)
+}
+
+/// The variables that a webhook takes from a payload.
+fn mapped(payload: &Value, webhook: &Webhook) -> Value {
+    let variables = webhook.mapping.iter().filter_map(|(name, keys)| {
+        let found = keys.iter().try_fold(payload, |value, key| child(value, key));
+        found.map(|value| (name.clone(), value.clone()))
+    });
+    Value::Object(variables.collect())
 }
 
 fn child<'v>(value: &'v Value, key: &str) -> Option<&'v Value> {

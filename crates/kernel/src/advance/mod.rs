@@ -76,6 +76,11 @@ pub enum Input {
         fence: u64,
         progress: Option<Payload>,
     },
+    /// The worker that holds `fence` has been alive for a while, which is to be recorded.
+    StillAlive {
+        step: u32,
+        fence: u64,
+    },
     /// Log lines from the worker that holds `fence`.
     Log {
         step: u32,
@@ -312,6 +317,7 @@ impl AdvanceState<'_> {
             Input::Finished { step, fence, result, digest } => self.finished(step, fence, result, digest),
             Input::Claim { step, offer } => self.claim(step, offer),
             Input::Heartbeat { step, fence, progress } => self.heartbeat(step, fence, progress),
+            Input::StillAlive { step, fence } => self.still_alive(step, fence),
             Input::Log { step, fence, lines } => self.log(step, fence, lines),
             Input::Lost { step, fence } => self.lost(step, fence),
             Input::Callback { step, body, digest } => self.callback(step, body, digest),

@@ -111,6 +111,7 @@ impl AdvanceState<'_> {
             return self.succeed(step, response, 0);
         }
         let failure = Failure::new("http_status", format!("the server answered {status}"));
+        let retry_after = retry_after.map(|asked| asked.min(retry::RETRY_AFTER_MAX));
         let again = NextAttempt { status_code: Some(status), retry_after, ..Default::default() };
         if is_retryable(status) && self.retry(step, failure.clone(), again) {
             return;

@@ -146,18 +146,33 @@ impl AdvanceState<'_> {
             }
             self.emit(Event::Progress { step, attempt, progress });
         }
-        self.adopt_lease(step, attempt);
+        if self.is_tracked_elsewhere(step) {
+            self.record_alive(step);
+        }
         answer
+    }
+
+    /// Does another node track the lease of this step so far?
+    fn is_tracked_elsewhere(&self, step: u32) -> bool {
+        matches!(self.run.step(step).phase, Phase::Leased { epoch, .. } if epoch != self.context.epoch)
     }
 
     /// The node that receives a worker's heartbeats tracks its lease. When another node tracked it so far, the
     /// event takes the lease over.
-    fn adopt_lease(&mut self, step: u32, attempt: u32) {
-        let epoch = self.context.epoch;
-        if matches!(self.run.step(step).phase, Phase::Leased { epoch: through, .. } if through != epoch) {
-            self.emit(Event::Kept { step, attempt, epoch });
+    fn record_alive(&mut self, step: u32) {
+        if self.is_tracked_elsewhere(step) {
             self.out.effects.push(Effect::AdoptLease);
         }
+        let (attempt, epoch) = (self.run.step(step).attempt, self.context.epoch);
+        self.emit(Event::Kept { step, attempt, epoch });
+    }
+
+    pub(super) fn still_alive(&mut self, step: u32, fence: u64) -> Answer {
+        let answer = self.check_fence(step, fence, false);
+        if answer == Answer::Applied {
+            self.record_alive(step);
+        }
+        answer
     }
 
     pub(super) fn log(&mut self, step: u32, fence: u64, lines: Vec<LogLine>) -> Answer {

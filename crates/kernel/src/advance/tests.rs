@@ -531,17 +531,19 @@ fn r23_decision_6_retries_are_invisible_to_dependents_and_end() {
 
 #[test]
 fn decision_6_retry_after_is_honoured() {
-    let mut story = Story::of("a");
-    let slow = TaskResult::Response {
-        status: 429,
-        headers: Vec::new(),
-        body: Payload::json("{}"),
-        retry_after: Some(Span::from_secs(77)),
-        took: Span(1),
-    };
-    let input = story.result("a", slow);
-    story.give(input);
-    assert_eq!(story.run.next_due(), Some(START.after(Span::from_secs(77))));
+    for (asked, expected) in [(77, 77), (7_200, 3_600)] {
+        let mut story = Story::of("a");
+        let slow = TaskResult::Response {
+            status: 429,
+            headers: Vec::new(),
+            body: Payload::json("{}"),
+            retry_after: Some(Span::from_secs(asked)),
+            took: Span(1),
+        };
+        let input = story.result("a", slow);
+        story.give(input);
+        assert_eq!(story.run.next_due(), Some(START.after(Span::from_secs(expected))));
+    }
 }
 
 #[test]

@@ -53,6 +53,15 @@ fn a2_r44_r45_conditions() {
         ("tasks.a.status != 'received'", false),
         ("tasks.a.body.s == 'it\\'s'", false),
         ("trigger.headers.X-A == 'b'", true),
+        // defaults
+        ("tasks.a.body.missing ?? 5 == 5", true),
+        ("tasks.a.body.z ?? 'none' == 'none'", true),
+        ("tasks.a.body.n ?? 0 > 6", true),
+        ("0 < tasks.a.body.missing ?? tasks.sk.body.x ?? tasks.a.body.n", true),
+        ("tasks.a.body.missing ?? tasks.sk.body.x", false),
+        ("trigger.body.missing??true", true),
+        ("!(tasks.a.body.missing ?? (1 == 2))", true),
+        ("false ?? true", false),
     ] {
         assert_eq!(truth_of(text), Some(expected), "{text}");
     }
@@ -77,6 +86,10 @@ fn a2_invalid_expressions_are_refused() {
         "- 1",
         "1.2.3 == 1",
         "'\\q'",
+        "tasks.a.body.n ??",
+        "?? 1",
+        "tasks.a.body.n ?? == 1",
+        "tasks.a.body.n ? 1",
     ] {
         assert_eq!(truth_of(text), None, "{text}");
     }

@@ -8,10 +8,11 @@ use bytes::Bytes;
 use kernel::event::{
     Because, Callback, ConcurrencyGroup, Failure, LogLine, OnConflict, Origin, Pair, Queue, Response, TriggerKind,
 };
-use kernel::expr::Seen;
-use kernel::plan::{Body, Concurrency, Form, Group, Layout, Level, Node, Notify, Occasion, TaskBody, Verdict};
+use kernel::expr::{Expr, Seen};
+use kernel::path::{Ref, Root};
+use kernel::plan::{Body, Concurrency, Form, Group, Guard, Layout, Level, Node, Notify, Occasion, TaskBody, Verdict};
 use kernel::run::{LoadError, Pause, Phase, State, Step};
-use kernel::template::{Part, Template};
+use kernel::template::{Part, Template, TemplateEntry};
 use kernel::wire::{self, Message};
 use kernel::{Event, Payload, Plan, Record, Run, RunId, RunStatus, Span, Timestamp, TriggerId, WorkflowId};
 use std::path::PathBuf;
@@ -405,6 +406,35 @@ fn i41_plans_of_release_0_3_are_read() {
     };
     let plan = Plan::new(layout.clone()).unwrap();
     let bytes = check("plan-0.3.hex", &plan.encode());
+    assert_eq!(Plan::decode(&bytes).unwrap().layout(), &layout);
+}
+
+/// A path into the trigger's body.
+fn given(key: &str) -> Ref {
+    Ref { root: Root::TriggerBody, keys: vec![key.into()], text: format!("trigger.body.{key}"), ..Default::default() }
+}
+
+#[test]
+fn i41_plans_of_release_0_4_are_read() {
+    let defaults = vec![Template::Value { path: given("b") }, Template::literal(&serde_json::json!("none"))];
+    let placeholder = Part { path: Some(given("a")), defaults: defaults.clone(), ..Default::default() };
+    let text = Template::Text { parts: vec![Part { text: "to ".into(), ..Default::default() }, placeholder] };
+    let whole = Template::ValueOr { path: given("a"), defaults };
+    let entry = |key: &str, value| TemplateEntry { key: key.into(), value: Some(value), ..Default::default() };
+    let values = Template::Object { entries: vec![entry("text", text), entry("whole", whole)] };
+    let args = vec![Expr::Path { path: given("a") }, Expr::Bool { value: true }];
+    let expr = Some(Expr::Coalesce { args });
+    let guard = Guard { expr, text: "trigger.body.a ?? true".into(), ..Default::default() };
+    let body = Some(Body::Set { values: Some(values) });
+    let layout = Layout {
+        form: Form::Graph,
+        groups: vec![Group { nodes: vec![0], ..Default::default() }],
+        nodes: vec![Node { key: "a".into(), guard: Some(guard), body, ..Default::default() }],
+        max_duration: Span::from_days(30),
+        ..Default::default()
+    };
+    let plan = Plan::new(layout.clone()).unwrap();
+    let bytes = check("plan-0.4.hex", &plan.encode());
     assert_eq!(Plan::decode(&bytes).unwrap().layout(), &layout);
 }
 

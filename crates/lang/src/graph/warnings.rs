@@ -53,7 +53,9 @@ struct ConditionReads<'e> {
 impl<'e> ConditionReads<'e> {
     fn read(&mut self, expr: &'e Expr) {
         match expr {
-            Expr::Not { args } | Expr::And { args } | Expr::Or { args } => args.iter().for_each(|arg| self.read(arg)),
+            Expr::Not { args } | Expr::And { args } | Expr::Or { args } | Expr::Coalesce { args } => {
+                args.iter().for_each(|arg| self.read(arg));
+            }
             Expr::Compare { op, args } => match (op, args.as_slice()) {
                 (Op::Eq, [Expr::Path { path }, Expr::Text { value }] | [Expr::Text { value }, Expr::Path { path }])
                     if is_status(path) && BAD_ENDINGS.contains(&value.as_str()) =>

@@ -17,8 +17,8 @@ pub(crate) use url::literal as literal_url;
 use crate::codes;
 use crate::diagnostic::{Draft, Problems, one_of, quoted};
 use crate::fields::{self, Fields, Shape};
-use crate::tree::{self, Entry, TreeNode, Value};
-use kernel::expr::{self, Expr};
+use crate::tree::{Entry, TreeNode, Value};
+use kernel::expr;
 use kernel::path::{Problem, Resolve};
 use kernel::plan::{Body, Guard, Retry};
 
@@ -213,13 +213,14 @@ impl<'t> ParsedStep<'t> {
 
     /// R3: each kind refuses the fields of another.
     fn check_fields(&self, kind: Kind, fields: &Fields<'_>, problems: &mut Problems<'_>) {
+        fields.check_spellings(problems);
         for entry in fields.iter() {
-            let name = entry.key.as_str();
-            let own = COMMON.contains(&name) || KINDS.iter().any(|(field, ..)| *field == name);
-            if own || LATER_KINDS.contains(&name) {
+            let name = entry.name();
+            let own = COMMON.contains(&&*name) || KINDS.iter().any(|(field, ..)| *field == name);
+            if own || LATER_KINDS.contains(&&*name) {
                 continue;
             }
-            match FIELDS_OF_SOME_KINDS.iter().find(|(fields, ..)| fields.contains(&name)) {
+            match FIELDS_OF_SOME_KINDS.iter().find(|(fields, ..)| fields.contains(&&*name)) {
                 Some((_, kinds, _)) if kinds.contains(&kind) => {}
                 Some((.., owners)) => {
                     let message =
@@ -270,8 +271,7 @@ fn name_for_message(name: &str) -> &str {
 /// R2: exactly one kind.
 fn kind_of(entry: &Entry, fields: &Fields<'_>, problems: &mut Problems<'_>) -> Option<Kind> {
     let name = &entry.key;
-    let field_of =
-        |e: &&Entry| KINDS.iter().any(|(field, ..)| *field == e.key) || LATER_KINDS.contains(&e.key.as_str());
+    let field_of = |e: &&Entry| KINDS.iter().any(|(field, ..)| *field == e.name()) || LATER_KINDS.contains(&&*e.name());
     let found: Vec<&Entry> = fields.iter().filter(field_of).collect();
     let [one] = found.as_slice() else {
         match found.get(1) {
@@ -279,7 +279,7 @@ fn kind_of(entry: &Entry, fields: &Fields<'_>, problems: &mut Problems<'_>) -> O
                 let kinds: Vec<&str> = KINDS.iter().map(|(field, ..)| *field).collect();
                 let message = format!("{} does not say what it does", quoted(name));
                 let draft = Draft::new(codes::NO_STEP_KIND, entry.key_span.clone(), message);
-                let has = |own: &[&str]| fields.iter().any(|e| own.contains(&e.key.as_str()));
+                let has = |own: &[&str]| fields.iter().any(|e| own.contains(&&*e.name()));
                 problems.push(draft.hint(match (has(http::FIELDS), has(task::FIELDS)) {
                     (true, _) => "an http step needs a `url`".to_owned(),
                     (_, true) => "a task step needs a `task`: the type that workers claim it by".to_owned(),
@@ -295,7 +295,7 @@ fn kind_of(entry: &Entry, fields: &Fields<'_>, problems: &mut Problems<'_>) -> O
         }
         return None;
     };
-    let kind = KINDS.iter().find(|(field, ..)| *field == one.key).map(|(.., kind)| *kind);
+    let kind = KINDS.iter().find(|(field, ..)| *field == one.name()).map(|(.., kind)| *kind);
     if kind.is_none() {
         let message = format!("`{}` steps are not supported in this release", one.key);
         let hint = (one.key == "wait").then(|| "in a graph a pause is written `sleep`".to_owned());
@@ -321,26 +321,11 @@ fn guard(node: &TreeNode, scope: &mut Resolve<'_>, problems: &mut Problems<'_>) 
         return None;
     }
     match expr::parse(text, scope) {
-        Ok(expr) => {
-            if has_inexact_number(&expr) {
-                problems.push(tree::too_large(&node.span));
-            }
-            Some(Guard { expr: Some(expr), text: text.clone(), ..Default::default() })
-        }
+        Ok(expr) => Some(Guard { expr: Some(expr), text: text.clone(), ..Default::default() }),
         Err(found) => {
             found.into_iter().for_each(|problem| problems.push_inside(node, text, problem));
             None
         }
-    }
-}
-
-fn has_inexact_number(expr: &Expr) -> bool {
-    match expr {
-        Expr::Number { value } => tree::is_inexact(value.0),
-        Expr::Not { args } | Expr::And { args } | Expr::Or { args } | Expr::Compare { args, .. } => {
-            args.iter().any(has_inexact_number)
-        }
-        Expr::Null {} | Expr::Bool { .. } | Expr::Text { .. } | Expr::Path { .. } | Expr::Unknown { .. } => false,
     }
 }
 

@@ -8,7 +8,7 @@ use kernel::plan::{Backoff, Retry};
 use kernel::time::Span;
 use serde_json::{Map, Value as Json, json};
 
-const ATTEMPTS_MAX: i64 = 101;
+const ATTEMPTS_MAX: i64 = 100;
 
 /// One attempt, for kinds that have no temporary failures.
 pub(super) fn once() -> Retry {
@@ -36,7 +36,7 @@ pub(crate) fn task_default() -> Retry {
 pub(crate) fn read(fields: &Fields<'_>, default: Retry, problems: &mut Problems<'_>) -> Retry {
     fields.exclusive("retries", "retry", problems);
     if let Some(node) = fields.get("retries") {
-        let retries = fields::whole(node, "retries", 0..=ATTEMPTS_MAX - 1, problems);
+        let retries = fields::whole(node, "retries", 0..=ATTEMPTS_MAX, problems);
         return Retry { max_attempts: retries.map_or(1, |n| n as u32 + 1), ..default };
     }
     let Some(node) = fields.get("retry") else { return default };

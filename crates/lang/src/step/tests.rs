@@ -316,6 +316,20 @@ fn t37_the_deepest_body_can_be_stored_and_read_back() {
 }
 
 #[test]
+fn decision_16_fields_may_be_spelt_in_camel_case() {
+    assert_eq!(retry("retry: {maxAttempts: 3}").max_attempts, 3);
+    assert_eq!(first("waitForWebhook: {}").body, Some(Body::Webhook { timeout: None }));
+    assert!(first(&format!("{U}, allowFailure: true")).allow_failure);
+    for (fields, expected) in [
+        ("retry: {maxAttempts: 3, max_attempts: 3}", "exclusive_fields tasks.s.retry.maxAttempts"),
+        ("allowFailure: true, allow_failure: true", "exclusive_fields tasks.s.allowFailure"),
+        ("retry: {maxAttempt: 3}", "unknown_field tasks.s.retry.maxAttempt"),
+    ] {
+        check_step(&[(&format!("{U}, {fields}"), expected)]);
+    }
+}
+
+#[test]
 fn retries_are_a_number_or_a_policy() {
     assert_eq!(retry("retries: 0").max_attempts, 1);
     assert_eq!(retry("retries: 100").max_attempts, 101);
@@ -335,7 +349,7 @@ fn retries_are_a_number_or_a_policy() {
         ("retry: always", "wrong_type tasks.s.retry"),
         ("retry: 3", "wrong_type tasks.s.retry"),
         ("retry: {max_attempts: 0}", "out_of_range tasks.s.retry.max_attempts"),
-        ("retry: {max_attempts: 102}", "out_of_range tasks.s.retry.max_attempts"),
+        ("retry: {max_attempts: 101}", "out_of_range tasks.s.retry.max_attempts"),
         ("retry: {attempts: 2}", "unknown_field tasks.s.retry.attempts"),
         ("retry: {backoff: {type: cubic, min: 1s}}", "invalid_value tasks.s.retry.backoff.type"),
         ("retry: {backoff: {}}", "missing_field tasks.s.retry.backoff, missing_field tasks.s.retry.backoff"),

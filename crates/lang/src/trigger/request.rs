@@ -3,7 +3,7 @@
 use super::{Spec, spec};
 use crate::codes;
 use crate::diagnostic::{Diagnostic, Draft, Problems, is_hostile, normalized, quoted};
-use crate::fields::{self, Fields, Shape};
+use crate::fields::{self, Shape};
 use crate::tree::{Entry, Tree, TreeNode, Value};
 use kernel::event::TriggerKind;
 use serde_json::{Map, Value as Json, json};
@@ -11,7 +11,7 @@ use serde_json::{Map, Value as Json, json};
 const NAME_MAX: usize = 80;
 const NOTE_MAX: usize = 1_024;
 
-/// A valid `{name, type, workflow, enabled?, note?, config, variable_mapping?}`.
+/// A valid `{name, type, workflow, enabled?, note?, config, variable_mapping?, input?}`.
 #[derive(Clone, Debug)]
 pub struct TriggerRequest {
     pub name: String,
@@ -30,14 +30,13 @@ const KINDS: &[(&str, TriggerKind)] = &[
 ];
 
 const SHAPE: Shape = Shape {
-    known: &["name", "type", "workflow", "enabled", "note", "config", "variable_mapping"],
+    known: &["name", "type", "workflow", "enabled", "note", "config", "variable_mapping", "input"],
     later: &[],
-    synonyms: &[("kind", "type"), ("workflow_id", "workflow"), ("workflowId", "workflow"), ("trigger", "type")],
+    synonyms: &[("kind", "type"), ("workflow_id", "workflow"), ("trigger", "type")],
 };
 
 /// The fields that a change may have.
-const CHANGEABLE: Shape =
-    Shape { known: &["name", "workflow", "enabled", "note", "config", "variable_mapping"], later: &[], synonyms: &[] };
+const CHANGEABLE: Shape = Shape::only(&["name", "workflow", "enabled", "note", "config", "variable_mapping", "input"]);
 
 /// Reads a request for a new trigger.
 pub fn request(tree: &Tree) -> Result<TriggerRequest, Vec<Diagnostic>> {
@@ -52,9 +51,7 @@ pub fn request(tree: &Tree) -> Result<TriggerRequest, Vec<Diagnostic>> {
 fn read(root: &TreeNode, problems: &mut Problems<'_>) -> Option<TriggerRequest> {
     root.check_numbers(problems);
     let fields = fields::object(root, "a trigger", problems)?;
-    for entry in fields.iter().filter(|e| !SHAPE.known.contains(&e.key.as_str()) && e.key != "variableMapping") {
-        SHAPE.refuse(entry, problems);
-    }
+    fields.check(&SHAPE, problems);
     let what = "a trigger";
     let name = fields.require("name", what, &root.span, problems).and_then(|node| name(node, problems));
     let workflow = fields.require("workflow", what, &root.span, problems);
@@ -64,8 +61,7 @@ fn read(root: &TreeNode, problems: &mut Problems<'_>) -> Option<TriggerRequest> 
     let kind = fields.require("type", what, &root.span, problems);
     let kind = kind.and_then(|node| fields::word(node, "type", KINDS, problems))?;
     let mut spec = spec(kind, fields.get("config"), &root.span, problems);
-    let mapping = fields.entry("variable_mapping").or(fields.entry("variableMapping"));
-    if let Some(entry) = mapping {
+    if let Some(entry) = fields.entry("variable_mapping") {
         match &mut spec {
             Some(Spec::Webhook(webhook)) => webhook.mapping = super::webhook::mapping(&entry.value, problems)?,
             Some(_) => {
@@ -74,6 +70,13 @@ fn read(root: &TreeNode, problems: &mut Problems<'_>) -> Option<TriggerRequest> 
             }
             None => {}
         }
+    }
+    if let (Some(entry), Some(spec)) = (fields.entry("input"), &mut spec) {
+        if spec.input().is_some() {
+            let message = "`input` and `config.input` cannot both be given";
+            problems.add(codes::EXCLUSIVE_FIELDS, &entry.key_span, message);
+        }
+        *spec.input_mut() = Some(super::input(&entry.value, problems)?);
     }
     Some(TriggerRequest {
         name: name?,
@@ -121,8 +124,8 @@ pub struct CurrentTrigger<'a> {
 pub fn change(tree: &Tree, current: &CurrentTrigger<'_>) -> Result<TriggerRequest, Vec<Diagnostic>> {
     let mut problems = Problems::new(tree.source());
     let given = fields::object(tree.root(), "a change", &mut problems);
-    let is_unknown = |e: &&Entry| !CHANGEABLE.known.contains(&e.key.as_str()) && e.key != "variableMapping";
-    for entry in given.iter().flat_map(Fields::iter).filter(is_unknown) {
+    let unknown: Vec<&Entry> = given.iter().flat_map(|given| given.unknown(&CHANGEABLE, &mut problems)).collect();
+    for entry in unknown {
         match entry.key.as_str() {
             "type" => {
                 let message = "the type of a trigger cannot be changed; make a new one";
@@ -142,15 +145,15 @@ pub fn change(tree: &Tree, current: &CurrentTrigger<'_>) -> Result<TriggerReques
     }
     let mut config: Json = serde_json::from_str(current.config).unwrap_or_default();
     for entry in given.iter() {
-        match (entry.key.as_str(), &entry.value.value) {
+        match (&*entry.name(), &entry.value.value) {
             ("config", Value::Object(changes)) => {
                 for change in changes {
-                    merge_field(config.as_object_mut(), &change.key, change.value.to_json());
+                    merge_field(config.as_object_mut(), &change.name(), change.value.to_json());
                 }
             }
             ("config", _) => config = entry.value.to_json(),
-            ("variable_mapping" | "variableMapping", _) => {
-                merge_field(config.as_object_mut(), "variable_mapping", entry.value.to_json());
+            (name @ ("variable_mapping" | "input"), _) => {
+                merge_field(config.as_object_mut(), name, entry.value.to_json());
             }
             (name, _) => merge_field(Some(&mut whole), name, entry.value.to_json()),
         }

@@ -36,6 +36,100 @@ fn a10_a_schedule_has_defaults_and_reads_back_from_what_is_stored() {
 }
 
 #[test]
+fn a_trigger_of_every_type_carries_an_input() {
+    let input = json!({ "to": "ops@example.com", "n": [1, null] });
+    for (kind, config) in [
+        ("schedule", json!({ "cron": "30 2 * * *" })),
+        ("webhook", json!({ "path": "p", "unsigned": true })),
+        ("manual", json!({})),
+    ] {
+        let made = |config: &Json, input: &Json| {
+            requested(&json!({ "name": "t", "type": kind, "workflow": "w", "config": config, "input": input }))
+        };
+        let spec = made(&config, &input).unwrap().spec;
+        assert_eq!(spec.input(), Some(&input), "{kind}");
+        assert_eq!(spec.shown().get("input"), None, "it is shown beside `config`");
+        let stored = spec.config().to_string();
+        assert_eq!(super::stored(spec.kind(), &stored).unwrap().input(), Some(&input), "{kind}");
+        let current =
+            CurrentTrigger { name: "t", kind: spec.kind(), workflow: "w", enabled: true, note: None, config: &stored };
+        let changed = |patch: Json| {
+            let tree = read(patch.to_string().as_bytes(), Syntax::Json).unwrap();
+            change(&tree, &current).map(|request| request.spec.input().cloned()).map_err(brief)
+        };
+        assert_eq!(changed(json!({ "note": "n" })), Ok(Some(input.clone())));
+        assert_eq!(changed(json!({ "input": "other" })), Ok(Some(json!("other"))));
+        assert_eq!(changed(json!({ "input": null })), Ok(None));
+        assert_eq!(made(&config, &Json::Null).unwrap_err(), "wrong_type input");
+        assert_eq!(made(&config, &json!("x".repeat(INPUT_MAX))).unwrap_err(), "limit_exceeded input");
+        let mut twice = config.clone();
+        twice["input"] = json!(1);
+        assert_eq!(made(&twice, &input).unwrap_err(), "exclusive_fields input");
+    }
+    let tasks = "name: x\ntasks: {a: {noop: {}}}\ntrigger: cron\ncron: '30 2 * * *'";
+    let own = compiled(&format!("{tasks}\nschedule: {{input: {{to: a}}}}")).unwrap().trigger.unwrap();
+    assert_eq!(own.input(), Some(&json!({ "to": "a" })));
+}
+
+#[test]
+fn decision_16_fields_of_a_trigger_may_be_spelt_in_camel_case() {
+    let made = json!({
+        "name": "t", "type": "schedule", "workflowId": "w", "config": { "cron": "* * * * *", "missedWindow": "2h" },
+    });
+    let made = requested(&made).unwrap();
+    assert_eq!((made.workflow.as_str(), &made.spec.config()["missed_window"]), ("w", &json!("2h")));
+    let config = made.spec.config().to_string();
+    let current = CurrentTrigger {
+        name: "t",
+        kind: TriggerKind::Schedule,
+        workflow: "w",
+        enabled: true,
+        note: None,
+        config: &config,
+    };
+    let changed = |patch: Json| {
+        let tree = read(patch.to_string().as_bytes(), Syntax::Json).unwrap();
+        change(&tree, &current).map(|request| request.spec.config()["missed_window"].clone()).map_err(brief)
+    };
+    assert_eq!(changed(json!({ "config": { "missedWindow": "3h" } })), Ok(json!("3h")));
+    let both = json!({ "name": "t", "type": "manual", "workflow": "w", "workflowId": "w" });
+    assert_eq!(requested(&both).unwrap_err(), "exclusive_fields workflowId");
+}
+
+#[test]
+fn a18_equal_requests_are_one_delivery_for_a_while() {
+    let window = |config: Json| with_config("webhook", config).map(|spec| spec.shown()["dedup_window"].clone());
+    assert_eq!(window(json!({ "unsigned": true })), Ok(json!("10m")));
+    assert_eq!(window(json!({ "unsigned": true, "dedup_window": "1h" })), Ok(json!("1h")));
+    for (config, expected) in [
+        (json!({ "unsigned": true, "dedup_window": "0s" }), "out_of_range config.dedup_window"),
+        (json!({ "unsigned": true, "dedup_window": "8d" }), "out_of_range config.dedup_window"),
+        (
+            json!({ "unsigned": true, "dedup": "none", "dedup_window": "1h" }),
+            "field_not_for_trigger config.dedup_window",
+        ),
+    ] {
+        assert_eq!(window(config.clone()).unwrap_err(), expected, "{config}");
+    }
+    let stored = with_config("webhook", json!({ "unsigned": true, "dedup_window": "1h" })).unwrap().config();
+    assert_eq!(super::stored(TriggerKind::Webhook, &stored.to_string()).unwrap().config(), stored);
+}
+
+#[test]
+fn what_arrives_goes_over_the_input() {
+    let input = json!({ "a": 1, "b": 2 });
+    for (given, arrived, expected) in [
+        (Some(&input), None, json!({ "a": 1, "b": 2 })),
+        (Some(&input), Some(json!({ "b": 3 })), json!({ "a": 1, "b": 3 })),
+        (Some(&input), Some(json!([])), json!([])),
+        (None, Some(json!(7)), json!(7)),
+        (None, None, json!({})),
+    ] {
+        assert_eq!(body(given, arrived), expected);
+    }
+}
+
+#[test]
 fn a10_an_invalid_schedule_is_refused() {
     for (config, expected) in [
         (json!({}), "missing_field config"),

@@ -3,11 +3,12 @@
 use super::words;
 use crate::codes;
 use crate::diagnostic::{Draft, Problems, quoted};
-use crate::fields::{self, Fields, Shape};
+use crate::fields::{self, Fields, Shape, Unit, duration};
 use crate::tree::TreeNode;
 use base64::Engine as _;
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use kernel::time::Span;
 use serde_json::{Map, Value as Json, json};
 use std::ops::Range;
 
@@ -23,10 +24,13 @@ pub struct Webhook {
     /// Headers that a request must have: names in lower case, and values.
     pub headers: Vec<(String, String)>,
     pub dedup: Dedup,
+    /// For how long equal requests without a delivery id are one delivery.
+    pub dedup_window: Span,
     /// Refuse signatures without a timestamp.
     pub require_timestamp: bool,
     /// Names of variables, each with its path in the payload.
     pub mapping: Vec<(String, Vec<String>)>,
+    pub input: Option<Json>,
 }
 
 words! {
@@ -50,17 +54,22 @@ const SHAPE: Shape = Shape {
         "unsigned",
         "headers",
         "dedup",
+        "dedup_window",
         "require_timestamp",
         "variable_mapping",
+        "input",
     ],
     later: &[],
-    synonyms: &[("url", "path"), ("variableMapping", "variable_mapping"), ("signing_secret", "secret")],
+    synonyms: &[("url", "path"), ("signing_secret", "secret")],
 };
 const METHODS: &[(&str, &str)] =
     &[("GET", "GET"), ("POST", "POST"), ("PUT", "PUT"), ("PATCH", "PATCH"), ("DELETE", "DELETE")];
 const PATH_MAX: usize = 200;
 const SECRET_MIN: usize = 8;
 const SECRET_MAX: usize = 1_024;
+/// The default of `dedup_window`.
+const DEDUP_WINDOW: Span = Span::from_secs(600);
+const DEDUP_WINDOW_MAX: Span = Span::from_days(7);
 const HEADERS_MAX: usize = 16;
 const VARIABLES_MAX: usize = 64;
 /// The prefix of a Standard Webhooks secret.
@@ -78,6 +87,10 @@ impl Webhook {
 
     pub(super) fn config(&self) -> Json {
         let mut config = self.plain();
+        // Earlier releases stored no window, and a stored default must equal theirs.
+        if self.dedup_window != DEDUP_WINDOW {
+            config.insert("dedup_window".into(), json!(self.dedup_window.to_string()));
+        }
         if let Some(secret) = &self.secret {
             config.insert("secret".into(), json!(secret));
         }
@@ -93,6 +106,9 @@ impl Webhook {
     /// Only the names of required headers, without their values. The API shows the mapping beside the config.
     pub(super) fn shown(&self) -> Json {
         let mut config = self.plain();
+        if self.dedup == Dedup::Auto {
+            config.insert("dedup_window".into(), json!(self.dedup_window.to_string()));
+        }
         config.insert("has_secret".into(), json!(self.secret.is_some()));
         if !self.headers.is_empty() {
             config.insert("headers".into(), self.headers.iter().map(|(name, _)| json!(name)).collect());
@@ -132,7 +148,16 @@ pub(crate) fn read(fields: &Fields<'_>, place: &Range<usize>, problems: &mut Pro
     let (keeps_secret, unsigned, require_timestamp) = (flag("has_secret"), flag("unsigned"), flag("require_timestamp"));
     let headers = fields.get("headers").map_or(Some(Vec::new()), |node| headers(node, problems));
     let dedup = fields.get("dedup").map_or(Some(Dedup::Auto), |n| fields::word(n, "dedup", Dedup::WORDS, problems));
+    let dedup_window = fields.entry("dedup_window").map_or(Some(DEDUP_WINDOW), |entry| {
+        if dedup.is_some_and(|dedup| dedup != Dedup::Auto) {
+            let message = "`dedup_window` has a meaning only with `dedup: auto`";
+            problems.add(codes::FIELD_NOT_FOR_TRIGGER, &entry.key_span, message);
+        }
+        let range = (Span::from_secs(1), DEDUP_WINDOW_MAX);
+        duration(&entry.value, "dedup_window", Unit::Seconds, range, problems)
+    });
     let mapping = fields.get("variable_mapping").map_or(Some(Vec::new()), |node| mapping(node, problems));
+    let input = super::optional_input(fields, problems);
     let (keeps_secret, unsigned) = (keeps_secret? && secret.is_none(), unsigned?);
     if secret.is_none() && !unsigned && !keeps_secret {
         let draft = Draft::new(codes::SECRET_REQUIRED, place.clone(), "a webhook needs a field `secret`");
@@ -147,8 +172,10 @@ pub(crate) fn read(fields: &Fields<'_>, place: &Range<usize>, problems: &mut Pro
         unsigned,
         headers: headers?,
         dedup: dedup?,
+        dedup_window: dedup_window?,
         require_timestamp: require_timestamp?,
         mapping: mapping?,
+        input: input?,
     })
 }
 

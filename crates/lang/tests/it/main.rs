@@ -151,6 +151,7 @@ fn t37_no_sequence_of_tokens_panics() {
         "https://",
         "{{",
         "}}",
+        "??",
         "trigger.body.x",
         "tasks.a.body",
         "sleep",

@@ -1,10 +1,10 @@
 //! Starts many runs with one request: all of them, or none with a list of every problem.
 
-use super::workflows::{KEY_MAX, LABELS_MAX, fingerprint, resolve};
+use super::workflows::{KEY_MAX, LABELS_MAX, fingerprint, idempotency_key, resolve};
 use crate::contract::{Route, post};
 use crate::error::problem_of;
 use crate::query::{LABEL, is_label};
-use crate::{Answer, Path, Refusal, State, body};
+use crate::{Answer, Path, Refusal, State, body, spelling};
 use api::{At, BatchItemView, BatchRequest, Code, Data, Problem};
 use axum::Json;
 use axum::body::Body;
@@ -29,10 +29,13 @@ struct ParsedItem {
 pub fn routes() -> Vec<Route> {
     const PATH: &str = "/api/v1/workflows/{workflow}/trigger-batch";
     let about = "the runs in the order of the items, started now or by an earlier request with the same key";
+    let repeated = "the runs in the order of the items, all of them started by earlier requests with the same keys";
     let batch = post(PATH, trigger, "trigger_batch", "Start many runs, all of them or none")
         .takes::<BatchRequest>()
+        .idempotent()
         .answers::<Vec<BatchItemView>>(201, about)
-        .refuses(&[Code::WorkflowDisabled, Code::IdempotencyKeyReused, Code::ConcurrencyKeyUnresolved])
+        .answers::<Vec<BatchItemView>>(200, repeated)
+        .refuses(&[Code::WorkflowDisabled, Code::ConcurrencyKeyUnresolved])
         .refuses(&[Code::RunDamaged, Code::RunNeedsUpgrade]);
     vec![batch]
 }
@@ -40,14 +43,24 @@ pub fn routes() -> Vec<Route> {
 pub async fn trigger(app: State, Path(key): Path<String>, headers: HeaderMap, body: Body) -> Answer {
     let bytes = body::payload_of(&headers, body, body::BATCH_MAX).await?;
     let items = read(&bytes)?;
+    let whole = idempotency_key(&headers)?;
+    if whole.is_some() && items.iter().any(|item| item.key.is_some()) {
+        let message = "a batch has one key in the header, or keys of its items, not both";
+        return Err(Refusal::new(Code::InvalidHeader, message).at("Idempotency-Key"));
+    }
     let workflow = resolve(&app, &key).await?;
     let kept = crate::headers::kept(&headers);
-    let requests = items.into_iter().map(|item| {
+    // The key of a batch is a key for each of its runs, and all of them stand for the whole request.
+    let whole = whole.map(|key| (key, fingerprint(workflow.row.id, &bytes, &[], "")));
+    let requests = items.into_iter().enumerate().map(|(i, item)| {
         let body = item.body.unwrap_or_else(|| Bytes::from_static(b"null"));
-        let fingerprint = |_: &String| fingerprint(workflow.row.id, &body, &item.labels, "");
-        let print = item.key.as_ref().map(fingerprint);
+        let idempotency = match (item.key, &whole) {
+            (Some(key), _) => Some((key, fingerprint(workflow.row.id, &body, &item.labels, ""))),
+            (None, Some((key, fingerprint))) => Some((format!("{key}[{i}]"), *fingerprint)),
+            (None, None) => None,
+        };
         StartRequest {
-            idempotency: item.key.zip(print).map(|(key, fingerprint)| Idempotency { scope: None, key, fingerprint }),
+            idempotency: idempotency.map(|(key, fingerprint)| Idempotency { scope: None, key, fingerprint }),
             headers: kept.clone(),
             labels: item.labels,
             ..StartRequest::new(app.org(), workflow.clone(), body)
@@ -60,10 +73,19 @@ pub async fn trigger(app: State, Path(key): Path<String>, headers: HeaderMap, bo
         deduplicated: item.deduplicated,
     };
     let data: Vec<BatchItemView> = started.into_iter().map(view).collect();
-    Ok((StatusCode::CREATED, Json(Data { data })).into_response())
+    let is_repeat = data.iter().all(|item| item.deduplicated);
+    let status = if is_repeat { StatusCode::OK } else { StatusCode::CREATED };
+    Ok((status, Json(Data { data })).into_response())
 }
 
 fn read(bytes: &Bytes) -> Result<Vec<ParsedItem>, Refusal> {
+    parse(bytes).or_else(|refusal| match spelling::corrected::<BatchRequest>(bytes)? {
+        Some(corrected) => parse(&corrected),
+        None => Err(refusal),
+    })
+}
+
+fn parse(bytes: &Bytes) -> Result<Vec<ParsedItem>, Refusal> {
     let wrong = |message: String, at: &str| {
         let hint =
             "expected {\"items\": [{\"body\": any JSON, \"idempotency_key\"?: text, \"labels\"?: {key: text}}, …]}";

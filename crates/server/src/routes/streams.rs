@@ -25,6 +25,7 @@ use std::fmt::Write;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use store::RunRow;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 
 /// After this long without an event, a comment is sent, so that proxies do not close the connection.
@@ -74,8 +75,14 @@ pub async fn of_run(app: State, query: Query, Path(run): Path<String>, headers: 
                     pipe.send(text).await
                 }
                 Next::Event(Ok(None)) => {
-                    let end = serde_json::to_string(&end_of(&app, id).await).unwrap_or_default();
-                    pipe.send(format!("event: end\ndata: {end}\n\n")).await;
+                    match app.engine.store().run(app.org(), id).await {
+                        Ok(row) => {
+                            let end = serde_json::to_string(&end_of(id, row)).unwrap_or_default();
+                            pipe.send(format!("event: end\ndata: {end}\n\n")).await;
+                        }
+                        // Without an `end` the client connects again, and learns how the run ended then.
+                        Err(error) => tracing::warn!(%error, run = %id, "a stream ended early"),
+                    }
                     None
                 }
                 Next::Event(Err(error)) => {
@@ -89,9 +96,8 @@ pub async fn of_run(app: State, query: Query, Path(run): Path<String>, headers: 
     Ok(response)
 }
 
-async fn end_of(app: &App, run: RunId) -> StreamEndView {
-    let row = app.engine.store().run(app.org(), run).await;
-    let status = row.ok().flatten().map_or("deleted", |row| row.status.as_str());
+fn end_of(run: RunId, row: Option<RunRow>) -> StreamEndView {
+    let status = row.map_or("deleted", |row| row.status.as_str());
     StreamEndView { run_id: run.to_string(), status: status.into() }
 }
 

@@ -7,7 +7,7 @@ use crate::contract::{Param, ResponseShape, Route, delete as delete_route, get, 
 use crate::error::problem_of;
 use crate::query::{LABEL, PAST, Query, is_label, parse_past};
 use crate::views::tasks as views;
-use crate::{Answer, App, Path, Refusal, State, body};
+use crate::{Answer, App, Path, Refusal, State, body, spelling};
 use api::{
     At, BulkAction, BulkRequest, BulkView, CancelRequest, Code, EventView, Object, Problem, ReleasedView,
     ResumeRequest, RetriedView, SubmittedView, SubmittedViews, TaskRequest, TaskRequests, TaskStatusView, TaskView,
@@ -150,8 +150,15 @@ fn submitted_view(item: StartedRun) -> SubmittedView {
     }
 }
 
-/// Parses one task or a list.
+/// Reads one task or a list.
 fn read(bytes: &Bytes) -> Result<(Vec<TaskRequest>, bool), Refusal> {
+    parse(bytes).or_else(|refusal| match spelling::corrected::<TaskRequests>(bytes)? {
+        Some(corrected) => parse(&corrected),
+        None => Err(refusal),
+    })
+}
+
+fn parse(bytes: &Bytes) -> Result<(Vec<TaskRequest>, bool), Refusal> {
     let is_list = bytes.trim_ascii_start().first() == Some(&b'[');
     if !is_list {
         let one: TaskRequest = serde_json::from_slice(bytes).map_err(|error| wrong(&error, ""))?;
@@ -238,10 +245,10 @@ fn check_task(
             add_problem("run_at", format!("`{text}` is not a time such as 2026-11-15T09:00:00Z"));
             None
         }),
-        (None, Some(value)) => match body::span(value) {
+        (None, Some(value)) => match body::span(value).filter(|span| *span <= lang::DURATION_MAX) {
             Some(span) => Some(now.after(span)),
             None => {
-                add_problem("delay", "expected a duration such as `30s`".into());
+                add_problem("delay", format!("expected a duration of at most {}, such as `30s`", lang::DURATION_MAX));
                 None
             }
         },

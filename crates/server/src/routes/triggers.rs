@@ -88,9 +88,10 @@ pub fn routes() -> Vec<Route> {
         post("/api/v1/triggers/manual/run", run_by_hand, "run_manually", "Start a run without a trigger")
             .one_write()
             .takes::<ManualRunRequest>()
+            .idempotent()
             .answers::<StartedView>(201, "the new run")
-            .answers::<StartedView>(200, "the run that an earlier request with this id started")
-            .refuses(&[Code::UnknownWorkflow, Code::IdempotencyKeyReused])
+            .answers::<StartedView>(200, "the run that an earlier request with this key or id started")
+            .refuses(&[Code::UnknownWorkflow])
             .refuses(STARTS),
         get(ONE, show, "show_trigger", "Show a trigger").answers::<TriggerDetail>(200, "the trigger").refuses(OF_ONE),
         patch(ONE, change, "change_trigger", "Change a trigger")
@@ -156,7 +157,8 @@ pub async fn create(app: State, headers: HeaderMap, body: Body) -> Answer {
     let request = lang::trigger::request(&tree).map_err(|problems| Refusal::of_definition(422, &problems))?;
     let key = key(&headers, "create", lang::canonical_json(&tree).as_bytes())?;
     let (row, is_repeat) = app.engine.triggers.create(app.org(), request, key).await?;
-    Ok(answer(if is_repeat { 200 } else { 201 }, viewed(&app, &row).await?))
+    let view = TriggerDetail { deduplicated: is_repeat, ..viewed(&app, &row).await? };
+    Ok(answer(if is_repeat { 200 } else { 201 }, view))
 }
 
 pub async fn list(app: State, query: Query) -> Answer {
@@ -243,9 +245,8 @@ async fn switch(app: State, Path(id): Path<String>, headers: HeaderMap, body: Bo
 pub async fn run(app: State, Path(id): Path<String>, headers: HeaderMap, body: Body) -> Answer {
     let id = trigger_id(&id)?;
     let given: FireRequest = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
-    let variables = variables(given.variables);
-    let key = key(&headers, "run", &variables)?;
-    let started = app.engine.triggers.run(app.org(), id, variables, key).await?;
+    let key = key(&headers, "run", &variables(given.variables.clone()))?;
+    let started = app.engine.triggers.run(app.org(), id, given.variables, key).await?;
     Ok(answer(if started.deduplicated { 200 } else { 201 }, started_view(&started)))
 }
 
@@ -254,7 +255,12 @@ pub async fn run_by_hand(app: State, headers: HeaderMap, body: Body) -> Answer {
     if id.as_ref().is_some_and(|id| !(1..=REQUEST_ID_MAX).contains(&id.len())) {
         return Err(wrong("client_request_id", &format!("a text of 1 to {REQUEST_ID_MAX} bytes")));
     }
-    let started = app.engine.triggers.run_by_hand(app.org(), &workflow, variables(given), id.as_deref()).await?;
+    let key = idempotency_key(&headers)?;
+    if id.is_some() && key.is_some() && id != key {
+        return Err(wrong("client_request_id", "the same as the header `Idempotency-Key`, or left out"));
+    }
+    let key = id.or(key);
+    let started = app.engine.triggers.run_by_hand(app.org(), &workflow, variables(given), key.as_deref()).await?;
     Ok(answer(if started.deduplicated { 200 } else { 201 }, started_view(&started)))
 }
 

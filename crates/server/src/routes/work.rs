@@ -219,7 +219,7 @@ async fn heartbeat(app: State, Path(task): Path<String>, headers: HeaderMap, bod
             Ok(answer(200, HeartbeatView { lease_until: rfc3339(app.engine.now()), cancel: true }))
         }
         HeartbeatReply::Stale => Err(stale()),
-        HeartbeatReply::TooLarge => Err(too_large()),
+        HeartbeatReply::TooLarge(_) => Err(too_large()),
         HeartbeatReply::NotFound => Err(Refusal::not_found("task", &task)),
     }
 }
@@ -264,27 +264,32 @@ async fn work(app: State, headers: HeaderMap, body: Body) -> Answer {
         reports.push(report(i, item)?);
     }
     let mut checked_heartbeats = Vec::with_capacity(heartbeats.len());
+    let mut oversized = Vec::with_capacity(heartbeats.len());
     for (i, item) in heartbeats.into_iter().enumerate() {
         let HeartbeatItem { task_id, claim_token, extend, progress } = item;
         let key = task_key(&task_id).map_err(|r| r.at(format!("heartbeats[{i}].task_id")))?;
-        checked_heartbeats.push(check_heartbeat(
-            &format!("heartbeats[{i}]."),
-            key,
-            &claim_token,
-            extend.as_ref(),
-            progress,
-        )?);
+        // Only this progress is not saved: the worker keeps the task, and the rest of the request is valid.
+        oversized.push(progress.as_deref().is_some_and(is_oversized));
+        let progress = progress.filter(|progress| !is_oversized(progress));
+        let place = format!("heartbeats[{i}].");
+        checked_heartbeats.push(check_heartbeat(&place, key, &claim_token, extend.as_ref(), progress)?);
     }
     let reply = app.engine.tasks.work(app.org(), claim.work_request(credits, reports, checked_heartbeats)).await?;
     let ack = |(task_id, reported): (String, Reported)| ReportedView { task_id, status: ack_status(reported).into() };
     let acks = report_ids.into_iter().zip(reply.acks).map(ack).collect();
-    let lease = |(task_id, alive): (String, HeartbeatReply)| match alive {
-        HeartbeatReply::Until(at) => LeaseView { task_id, lease_until: Some(rfc3339(at)), cancel: false },
-        _ => LeaseView { task_id, lease_until: None, cancel: true },
+    let held = |task_id, until, is_saved: bool| {
+        let error = (!is_saved).then(|| Code::TooLarge.as_str().into());
+        LeaseView { task_id, lease_until: Some(rfc3339(until)), cancel: false, error }
     };
-    let cancellations = reply.claimed.cancellations.iter();
-    let cancellations = cancellations.map(|task| LeaseView { task_id: task_id(task), lease_until: None, cancel: true });
-    let leases = heartbeat_ids.into_iter().zip(reply.leases).map(lease).chain(cancellations).collect();
+    let lost = |task_id| LeaseView { task_id, lease_until: None, cancel: true, error: None };
+    let lease = |((task_id, is_oversized), alive): ((String, bool), HeartbeatReply)| match alive {
+        HeartbeatReply::Until(at) => held(task_id, at, !is_oversized),
+        HeartbeatReply::TooLarge(at) => held(task_id, at, false),
+        HeartbeatReply::Cancelled | HeartbeatReply::Stale | HeartbeatReply::NotFound => lost(task_id),
+    };
+    let cancellations = reply.claimed.cancellations.iter().map(|task| lost(task_id(task)));
+    let sent = heartbeat_ids.into_iter().zip(oversized);
+    let leases = sent.zip(reply.leases).map(lease).chain(cancellations).collect();
     let tasks = reply.claimed.tasks.into_iter().map(views::claimed).collect();
     Ok(answer(200, WorkView { acks, leases, tasks }))
 }
@@ -360,11 +365,15 @@ fn check_heartbeat(
         None => None,
         given => Some(span(&format!("{place}extend"), given, LEASE, LEASE_MIN, LEASE_MAX)?),
     };
-    if progress.as_ref().is_some_and(|raw| raw.get().len() > PROGRESS_MAX) {
+    if progress.as_deref().is_some_and(is_oversized) {
         return Err(invalid(&format!("{place}progress"), format!("at most {PROGRESS_MAX} bytes of JSON")));
     }
     let progress = progress.map(|raw| Bytes::copy_from_slice(raw.get().as_bytes()));
     Ok(Heartbeat { task, fence: task.fence(claim_token), extend, progress })
+}
+
+fn is_oversized(progress: &RawValue) -> bool {
+    progress.get().len() > PROGRESS_MAX
 }
 
 fn raw(value: Option<Box<RawValue>>) -> Bytes {
@@ -375,7 +384,8 @@ fn ack_status(reported: Reported) -> &'static str {
     match reported {
         Reported::Recorded => "recorded",
         Reported::Cancelled => "cancelled",
-        Reported::Stale | Reported::TooLarge | Reported::NotFound => "stale_claim",
+        Reported::TooLarge => "too_large",
+        Reported::Stale | Reported::NotFound => "stale_claim",
     }
 }
 

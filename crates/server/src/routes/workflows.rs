@@ -129,7 +129,7 @@ pub async fn create(app: State, headers: HeaderMap, body: Body) -> Answer {
     let key = idempotency_key(&headers)?.map(|key| (key, fingerprint()));
     let (row, is_repeat) = app.engine.workflows.create(app.org(), &compiled, key).await?;
     let problems = compiled.warnings.iter().map(problem_of).collect();
-    let view = WorkflowView { problems, ..views::workflow(&row, None, None) };
+    let view = WorkflowView { problems, deduplicated: is_repeat, ..views::workflow(&row, None, None) };
     Ok(answer(if is_repeat { 200 } else { 201 }, view))
 }
 

@@ -128,7 +128,10 @@ fn a10_required_headers_must_match_and_are_not_stored() {
 
 #[test]
 fn a18_a_delivery_is_identified_by_its_id_or_else_by_its_bytes() {
-    let id = |headers: &[(&str, &str)], dedup| request("x", headers).delivery_id(dedup);
+    let id = |headers: &[(&str, &str)], dedup| match request("x", headers).identity(dedup) {
+        Identity::Given(id) | Identity::Content(id) => Some(id),
+        Identity::New => None,
+    };
     let all = [("x-webhook-id", "d"), ("x-request-id", "c"), ("x-github-delivery", "b"), ("webhook-id", "a")];
     for (i, expected) in [(0, "a"), (1, "b"), (2, "c"), (3, "d")] {
         assert_eq!(id(&all[..4 - i], Dedup::Auto).as_deref(), Some(expected));
@@ -139,7 +142,7 @@ fn a18_a_delivery_is_identified_by_its_id_or_else_by_its_bytes() {
     assert!(hash.starts_with("sha256-") && hash.len() == 71);
     let mut other = request("x", &[]);
     other.query = "q=1".into();
-    assert_ne!(other.delivery_id(Dedup::Auto).unwrap(), hash);
+    assert_ne!(other.identity(Dedup::Auto), Identity::Content(hash));
     for odd in ["a b", "a/b", &"x".repeat(201), "é"] {
         assert!(id(&[("webhook-id", odd)], Dedup::Auto).unwrap().starts_with("sha256-"), "{odd}");
     }
@@ -171,4 +174,16 @@ fn a4_a13_the_payload_is_the_body_with_the_query() {
     let mut request = request(r#"{"a":{"b":{"c":7}},"list":[1]}"#, &[]);
     request.query = "q=z".into();
     assert_eq!(request.payload(&mapped), r#"{"c":7,"q":"z","one":1}"#);
+}
+
+#[test]
+fn a_payload_goes_over_the_input_of_its_webhook() {
+    let payload =
+        |config: Value, body: &str| String::from_utf8(request(body, &[]).payload(&webhook(config)).to_vec()).unwrap();
+    let open = json!({ "unsigned": true, "input": { "a": 1, "b": 2 } });
+    assert_eq!(payload(open.clone(), r#"{"b": 3}"#), r#"{"a":1,"b":3}"#);
+    assert_eq!(payload(open.clone(), ""), r#"{"a":1,"b":2}"#);
+    assert_eq!(payload(open, "[1]"), "[1]");
+    let mapped = json!({ "unsigned": true, "input": { "a": 1 }, "variable_mapping": { "c": "$.x" } });
+    assert_eq!(payload(mapped, r#"{"x": 7}"#), r#"{"a":1,"c":7}"#);
 }

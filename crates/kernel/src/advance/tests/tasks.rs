@@ -174,6 +174,39 @@ fn p8_only_the_holder_of_the_current_fence_is_accepted() {
 }
 
 #[test]
+fn a_worker_may_ask_for_a_month() {
+    let mut story = Story::of("a@task");
+    let fence = story.claimed("a");
+    story.report("a", fence, failed(true, Some(Span::from_days(30))), 11);
+    assert_eq!(story.due_in(), Some(30.0 * 86_400.0));
+}
+
+#[test]
+fn w17_a_worker_that_is_still_alive_is_recorded() {
+    let mut story = Story::of("a@task");
+    let fence = story.claimed("a");
+    let before = story.run.state.seq;
+    assert_eq!(story.give(Input::StillAlive { step: 0, fence }), Answer::Applied);
+    assert_eq!(story.run.state.seq, before + 1);
+    assert_eq!(story.give(Input::StillAlive { step: 0, fence: fence + 1 }), Answer::Stale);
+    assert_eq!(story.report("a", fence, done(json!(1)), 11), Answer::Applied);
+    assert_eq!(story.give(Input::StillAlive { step: 0, fence }), Answer::Ended(RunStatus::Completed));
+    assert_eq!(story.statuses(), "a=success run=completed");
+}
+
+#[test]
+fn a_reported_code_never_chooses_the_status() {
+    for code in ["template_error", "timeout", "skipped", "cancelled", "quarantined"] {
+        let mut story = Story::of("a@task");
+        let fence = story.claimed("a");
+        let failure = Failure::new(code, "the worker says so");
+        let result = TaskResult::Failed { failure, retryable: false, retry_after: None, took: Span(9) };
+        assert_eq!(story.report("a", fence, result, 11), Answer::Applied);
+        assert_eq!((story.statuses().as_str(), story.error("a")), ("a=failed run=failed", code));
+    }
+}
+
+#[test]
 fn a_repeated_report_is_accepted_and_a_different_one_is_refused() {
     // While the run is open.
     let mut story = Story::of("a@task; b@task");

@@ -19,12 +19,13 @@ def create(
     *,
     config: Optional[Mapping[str, Any]] = None,
     variable_mapping: Optional[Mapping[str, str]] = None,
+    input: Any = None,
     enabled: Optional[bool] = None,
     note: Optional[str] = None,
     idempotency_key: Optional[str] = None,
 ) -> Steps[Trigger]:
     """Creates a trigger: `create("nightly", "schedule", "report", config={"cron": "30 2 * * *"})`."""
-    fields = given(config=config, variable_mapping=variable_mapping, enabled=enabled, note=note)
+    fields = given(config=config, variable_mapping=variable_mapping, input=input, enabled=enabled, note=note)
     body = {"name": name, "type": type, "workflow": id_of(workflow), **fields}
     return Trigger.of((yield from send("POST", "/triggers", body, key=idempotency_key or new_key())).data)
 
@@ -50,7 +51,7 @@ def disable(trigger: Union[str, Trigger], note: Optional[str] = None) -> Steps[T
 
 
 def run(trigger: Union[str, Trigger], variables: Any = None, *, idempotency_key: Optional[str] = None) -> Steps[Run]:
-    """Fires a trigger now; `variables` is the body of the run."""
+    """Fires a trigger now; `variables` is the body of the run, over the input of the trigger."""
     path, body = f"/triggers/{part(trigger)}/run", given(variables=variables)
     return started((yield from send("POST", path, body, key=idempotency_key or new_key())))
 
