@@ -43,6 +43,11 @@ const STAGES: &[Stage] = &[
         &[("ONWARD_KILLS", "1000")],
     ),
     (
+        "10,000 sequences of requests against a model",
+        &["test", "--package", "onward", "--test", "it", "api_model", "--", "--nocapture"],
+        &[("ONWARD_API_CASES", "10000")],
+    ),
+    (
         "end to end on Postgres",
         &["test", "--package", "onward", "--test", "it", "--quiet"],
         &[("ONWARD_TEST_STORE", "postgres")],

@@ -10,6 +10,7 @@ extern crate client as onward_client;
 
 mod harness;
 
+mod api_model;
 mod batch;
 mod chaos;
 mod cli;
