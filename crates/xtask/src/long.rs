@@ -48,6 +48,11 @@ const STAGES: &[Stage] = &[
         &[("ONWARD_API_CASES", "10000")],
     ),
     (
+        "more runs than the server can hold",
+        &["test", "--package", "onward", "--test", "it", "overload", "--", "--nocapture"],
+        &[("ONWARD_LONG", "1")],
+    ),
+    (
         "end to end on Postgres",
         &["test", "--package", "onward", "--test", "it", "--quiet"],
         &[("ONWARD_TEST_STORE", "postgres")],

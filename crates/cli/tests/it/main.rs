@@ -28,6 +28,7 @@ mod kill;
 mod large;
 mod leases;
 mod openapi;
+mod overload;
 mod postgres;
 mod promises;
 mod readme;
