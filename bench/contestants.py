@@ -43,6 +43,7 @@ class Onward:
 class OnwardOverHttp(Onward):
     name, settings = "us-http", "`onward dev`, SQLite with synchronous=FULL, 256 HTTP calls in flight in flow1 and flow10"
     workloads = RUNS
+    step = "noop"
 
     def prepare(self):
         need_node()
@@ -54,7 +55,20 @@ class OnwardOverHttp(Onward):
         command = [self.binary, "dev", "--listen", f"127.0.0.1:{port}", "--data", folder / "data"]
         with started(command, folder / "log", env={"ONWARD_LOG": "warn"}) as server:
             wait_for(f"{url}/readyz", server, folder / "log")
-            return figures(["node", BENCH / "peers/onward/workload.mjs", workload, seconds, url], seconds)
+            with self.worker(url, folder):
+                return figures(["node", BENCH / "peers/onward/workload.mjs", workload, seconds, url, self.step], seconds)
+
+    def worker(self, url, folder):
+        return contextlib.nullcontext()
+
+
+class OnwardWithWorker(OnwardOverHttp):
+    name = "us-external"
+    settings = f"{OnwardOverHttp.settings}; every step is a task of one Node worker over `POST /work`"
+    step = "task"
+
+    def worker(self, url, folder):
+        return started(["node", BENCH / "peers/onward/worker.mjs", url], folder / "worker.log")
 
 
 class DbosOnSqlite:

@@ -1,19 +1,20 @@
 // Onward through its HTTP API: one workload, one line of JSON.
 //
-//     node workload.mjs <workload> <seconds> <server url>
+//     node workload.mjs <workload> <seconds> <server url> noop|task
 //
 // Every run is triggered over HTTP with `?wait=`, so the response comes when it has ended. The steps are `noop`s,
-// executed by the engine itself.
+// executed by the engine itself, or tasks for `worker.mjs`.
 
 import { measure, post, stepsOf } from "../load.mjs";
+import { STEPS } from "./steps.mjs";
 
-const [workload, seconds, server] = process.argv.slice(2);
+const [workload, seconds, server, kind] = process.argv.slice(2);
 const steps = stepsOf(workload);
 
 function definition() {
   const names = Array.from({ length: steps }, (_, i) => `s${i}`);
   const parallel = workload === "fanout";
-  const tasks = names.map((name, i) => [name, { noop: {}, needs: parallel || i === 0 ? [] : [names[i - 1]] }]);
+  const tasks = names.map((name, i) => [name, { ...STEPS[kind], needs: parallel || i === 0 ? [] : [names[i - 1]] }]);
   if (parallel) tasks.push(["join", { noop: {}, needs: names }]);
   return { name: workload, tasks: Object.fromEntries(tasks) };
 }

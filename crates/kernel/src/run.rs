@@ -463,7 +463,7 @@ impl Run {
             Event::Scheduled { step, seen, key, .. } => {
                 self.record_seen(*step, seen);
                 self.state.steps[*step as usize].key.clone_from(key);
-                self.enter_phase(plan, *step, Phase::Ready {}, at);
+                self.enter_phase(plan, *step, Phase::Ready {}, at)?;
             }
             Event::Leased { step, attempt, worker, lease, seen, key, epoch, slot, key_slot } => {
                 self.record_seen(*step, seen);
@@ -474,13 +474,13 @@ impl Run {
                 (state.slot, state.key_slot) = (*slot, *key_slot);
                 state.key.clone_from(key);
                 let (worker, lease, epoch) = (worker.clone(), *lease, *epoch);
-                self.enter_phase(plan, *step, Phase::Leased { fence, worker, lease, epoch }, at);
+                self.enter_phase(plan, *step, Phase::Leased { fence, worker, lease, epoch }, at)?;
             }
             Event::Started { step, attempt, epoch, seen } => {
                 self.record_seen(*step, seen);
                 let fence = self.state.seq;
                 self.begin_attempt(*step, *attempt, at);
-                self.enter_phase(plan, *step, Phase::Running { fence, epoch: *epoch }, at);
+                self.enter_phase(plan, *step, Phase::Running { fence, epoch: *epoch }, at)?;
             }
             Event::Retrying { step, next, failure, charged, died, digest, .. } => {
                 let state = &mut self.state.steps[*step as usize];
@@ -490,16 +490,16 @@ impl Run {
                 state.deaths += u32::from(*died);
                 state.digest = *digest;
                 state.failure = Some(Box::new(failure.clone()));
-                self.enter_phase(plan, *step, Phase::Retrying { at: *next }, at);
+                self.enter_phase(plan, *step, Phase::Retrying { at: *next }, at)?;
             }
             Event::RetryDue { step, .. } => {
                 self.state.steps[*step as usize].is_forced = plan.node(*step).http().is_some();
-                self.enter_phase(plan, *step, Phase::Retrying { at }, at);
+                self.enter_phase(plan, *step, Phase::Retrying { at }, at)?;
             }
             Event::HeldBack { step, until, failure, seen } => {
                 self.record_seen(*step, seen);
                 self.state.steps[*step as usize].failure = Some(Box::new(failure.clone()));
-                self.enter_phase(plan, *step, Phase::Retrying { at: *until }, at);
+                self.enter_phase(plan, *step, Phase::Retrying { at: *until }, at)?;
             }
             Event::Succeeded { step, attempt, response, seen, digest } => {
                 self.record_seen(*step, seen);
@@ -539,12 +539,12 @@ impl Run {
             Event::TimerSet { step, at: until, seen } => {
                 self.record_seen(*step, seen);
                 self.state.steps[*step as usize].started_at = Some(at);
-                self.enter_phase(plan, *step, Phase::Sleeping { until: *until }, at);
+                self.enter_phase(plan, *step, Phase::Sleeping { until: *until }, at)?;
             }
             Event::WaitOpened { step, deadline, seen } => {
                 self.record_seen(*step, seen);
                 self.state.steps[*step as usize].started_at = Some(at);
-                self.enter_phase(plan, *step, Phase::Waiting { deadline: *deadline }, at);
+                self.enter_phase(plan, *step, Phase::Waiting { deadline: *deadline }, at)?;
             }
             Event::WaitClosed { step, callback } => self.keep_callback(*step, callback),
             Event::LateResult { step, .. } => self.state.steps[*step as usize].late = true,
@@ -559,7 +559,8 @@ impl Run {
                 }
             }
             Event::Logged { lines, .. } => {
-                self.state.bytes += lines.iter().map(|line| line.message.len() as u64).sum::<u64>();
+                let bytes = lines.iter().map(|line| line.message.len() as u64).sum();
+                self.state.bytes = self.state.bytes.saturating_add(bytes);
             }
             Event::Unknown { .. } if planted_bugs::is(Bug::UnknownEventDropped) => {}
             Event::Unknown { .. } => return Err(LoadError::Newer),
@@ -596,7 +597,7 @@ impl Run {
     }
 
     fn count_payload(&mut self, payload: &Payload) {
-        self.state.bytes += payload.len;
+        self.state.bytes = self.state.bytes.saturating_add(payload.len);
         self.state.payloads = self.state.payloads.max(payload.stored.unwrap_or(0));
     }
 
@@ -606,7 +607,7 @@ impl Run {
             state.started_at.get_or_insert(at);
         }
         state.finished_at = Some(at);
-        self.enter_phase(plan, step, Phase::Done { status }, at);
+        self.set_phase(plan, step, Phase::Done { status }, at);
     }
 
     /// Ends the run. Steps that have not settled are cancelled.
@@ -623,8 +624,17 @@ impl Run {
         self.index.frontier.clear();
     }
 
-    /// Moves a step to another phase and updates the index.
-    fn enter_phase(&mut self, plan: &Plan, step: u32, phase: Phase, at: Timestamp) {
+    /// Moves a step that has not settled to another phase. No history reopens a step.
+    fn enter_phase(&mut self, plan: &Plan, step: u32, phase: Phase, at: Timestamp) -> Result<(), LoadError> {
+        if self.step(step).outcome().is_some() {
+            return Err(LoadError::Damaged(format!("an event reopens step {step}, which has settled")));
+        }
+        self.set_phase(plan, step, phase, at);
+        Ok(())
+    }
+
+    /// Sets the phase of a step and updates the index.
+    fn set_phase(&mut self, plan: &Plan, step: u32, phase: Phase, at: Timestamp) {
         let index = &mut self.index;
         let (state, node) = (&mut self.state.steps[step as usize], plan.node(step));
         if let Some(due) = state.due(node) {

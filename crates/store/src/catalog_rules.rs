@@ -76,6 +76,11 @@ pub(crate) trait CatalogRows {
         org: OrgId,
         workflow: WorkflowId,
     ) -> impl Future<Output = Answer<Self::Failure, ()>> + Send;
+    fn delete_pause_of(
+        &self,
+        org: OrgId,
+        workflow: WorkflowId,
+    ) -> impl Future<Output = Answer<Self::Failure, ()>> + Send;
 }
 
 /// A unique key of a workflow within its organisation.
@@ -171,6 +176,7 @@ pub(crate) async fn edit_workflow<R: CatalogRows>(rows: &R, edit: &WorkflowEdit)
     };
     if row.deleted_at.is_some() {
         rows.delete_triggers_of(seen.org, seen.id).await?;
+        rows.delete_pause_of(seen.org, seen.id).await?;
     } else if !matches!(trigger, OwnTrigger::Keep) && !put_owned_trigger(rows, seen.org, seen.id, wanted).await? {
         return Ok(Edited::Taken(NameTaken::Path));
     }

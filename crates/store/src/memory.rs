@@ -281,6 +281,7 @@ impl Contents {
         };
         if row.deleted_at.is_some() {
             self.delete_triggers_of(seen.org, seen.id);
+            self.pauses.remove(&key);
         } else if !matches!(trigger, OwnTrigger::Keep) && !self.put_owned(seen.org, seen.id, wanted) {
             return Edited::Taken(NameTaken::Path);
         }

@@ -1,5 +1,5 @@
-//! The long test tier: the same tests with larger numbers, and on Postgres. It takes most of an hour on two cores; run
-//! it before a release.
+//! The long test tier: the same tests with larger numbers, and on Postgres. It takes more than an hour on two cores;
+//! run it before a release.
 
 use anyhow::{Result, bail};
 use std::io::{BufRead, BufReader};
@@ -18,9 +18,39 @@ const STAGES: &[Stage] = &[
         &[("ONWARD_SIM_SEEDS", "20000")],
     ),
     (
+        "100,000 graphs",
+        &["test", "--release", "--package", "onward-testkit", "--test", "graphs", "--", "--nocapture"],
+        &[("ONWARD_GRAPHS", "100000")],
+    ),
+    (
+        "1,000,000 mutated inputs for each parser",
+        &["test", "--release", "--package", "onward-testkit", "--test", "fuzz", "--", "--nocapture"],
+        &[("ONWARD_FUZZ", "1000000")],
+    ),
+    (
+        "20,000 schedules against a search of every minute",
+        &["test", "--release", "--package", "onward-lang", "--test", "it", "p12", "--", "--nocapture"],
+        &[("ONWARD_CRONS", "20000")],
+    ),
+    (
+        "stores, 500 sequences of 100 operations",
+        &["test", "--package", "onward-store", "--test", "it", "random_sequences"],
+        &[("ONWARD_SEQUENCES", "500"), ("ONWARD_OPERATIONS", "100")],
+    ),
+    (
         "kill -9, 1,000 times",
         &["test", "--package", "onward", "--test", "it", "kill", "--", "--nocapture"],
         &[("ONWARD_KILLS", "1000")],
+    ),
+    (
+        "10,000 sequences of requests against a model",
+        &["test", "--package", "onward", "--test", "it", "api_model", "--", "--nocapture"],
+        &[("ONWARD_API_CASES", "10000")],
+    ),
+    (
+        "more runs than the server can hold",
+        &["test", "--package", "onward", "--test", "it", "overload", "--", "--nocapture"],
+        &[("ONWARD_LONG", "1")],
     ),
     (
         "end to end on Postgres",

@@ -128,6 +128,17 @@ fn r12_a_disabled_workflow_starts_nothing_until_it_is_enabled() {
 }
 
 #[test]
+fn r8_r12_the_waiting_runs_of_a_paused_workflow_start_when_it_is_deleted() {
+    let server = Server::start();
+    let workflow = server.workflow("say: { log: { message: hello } }");
+    server.post(&format!("/api/v1/workflows/{workflow}/pause"), &json!({})).data(200);
+    let run = server.trigger(&workflow, &json!({}));
+    assert_eq!(server.run(&run)["status"], "pending");
+    assert_eq!(server.delete(&format!("/api/v1/workflows/{workflow}")).status, 204);
+    assert_eq!(server.finished(&run)["status"], "completed");
+}
+
+#[test]
 fn r8_r12_a_deleted_workflow_gives_its_name_back_and_its_runs_finish() {
     let mut server = Server::start();
     let first = server.post(WORKFLOWS, &waits("order", "one")).data(201);

@@ -10,6 +10,7 @@ extern crate client as onward_client;
 
 mod harness;
 
+mod api_model;
 mod batch;
 mod chaos;
 mod cli;
@@ -30,6 +31,7 @@ mod large;
 mod leases;
 mod lists;
 mod openapi;
+mod overload;
 mod postgres;
 mod promises;
 mod readme;

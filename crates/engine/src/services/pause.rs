@@ -1,6 +1,7 @@
 //! Pause and resume of runs and workflows, retrying a step at once, and a run's place in its concurrency group.
 
 use super::core::refusal;
+use super::reply_channel::ReplyChannel;
 use super::runs::Runs;
 use super::workflows::Workflows;
 use crate::concurrency_groups::{ConcurrencyGroups, QueueStatus};
@@ -105,22 +106,23 @@ impl Workflows {
         let core = &self.core;
         let pause = WorkflowPause { org, workflow, at: self.core.now(), actor, note };
         core.written(core.store.pause_workflow(&pause).await)?;
-        // A start that is requested after this call was answered comes after it in the inbox.
-        match core.store.is_shared() {
-            true => self.cluster.broadcast_change(ClusterEvent::PausesChanged).await,
-            false => drop(core.inbox.send(Command::PauseWorkflow(workflow))),
-        }
+        self.announce_pause(Command::PauseWorkflow(workflow)).await;
         Ok(())
     }
 
     pub async fn resume(&self, org: OrgId, workflow: WorkflowId) -> Result<(), Error> {
-        let core = &self.core;
-        core.written(core.store.resume_workflow(org, workflow).await)?;
-        match core.store.is_shared() {
-            true => self.cluster.broadcast_change(ClusterEvent::PausesChanged).await,
-            false => drop(core.inbox.send(Command::ResumeWorkflow(workflow))),
-        }
+        self.core.written(self.core.store.resume_workflow(org, workflow).await)?;
+        self.announce_pause(Command::ResumeWorkflow(workflow)).await;
         Ok(())
+    }
+
+    /// Tells the engine, on every node, of a pause or its end. A start that is requested after the call was answered
+    /// comes after it in the inbox.
+    pub(super) async fn announce_pause(&self, command: Command<ReplyChannel>) {
+        match self.core.store.is_shared() {
+            true => self.cluster.broadcast_change(ClusterEvent::PausesChanged).await,
+            false => drop(self.core.inbox.send(command)),
+        }
     }
 
     pub async fn paused(&self, org: OrgId, workflow: WorkflowId) -> Result<Option<WorkflowPause>, Error> {

@@ -8,6 +8,7 @@ use super::outbox::NOTIFIER;
 use super::triggers::owned_trigger;
 use super::workflows::Workflows;
 use crate::error::Error;
+use crate::mailbox::Command;
 use kernel::{OrgId, WorkflowId};
 use lang::{Compiled, MetaChange};
 use store::{
@@ -59,6 +60,10 @@ impl Workflows {
             match outcome? {
                 Edited::Done => {
                     self.schedule_changed.notify_one();
+                    if matches!(change, WorkflowChange::Delete) {
+                        // Nobody could resume it any more: the store has ended its pause.
+                        self.announce_pause(Command::ResumeWorkflow(edit.row.id)).await;
+                    }
                     return Ok(edit.row);
                 }
                 Edited::Taken(taken) => return Err(Error::Taken(taken)),

@@ -4,6 +4,8 @@
 //! `examples/` has the definitions of the documentation, which must have no problems. Files are rewritten only with
 //! `UPDATE_GOLDEN=1`. If a stored plan changes, the format has changed: old plans must stay readable.
 
+mod cron;
+
 use lang::{Compiled, LOWERING, Syntax, compile, read};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

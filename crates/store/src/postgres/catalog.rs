@@ -9,7 +9,7 @@ use super::columns::{
 use super::errors::Failure;
 use super::journal::holder;
 use super::session::Session;
-use super::triggers;
+use super::{admission, triggers};
 use crate::Error;
 use crate::catalog_rules::{CatalogRows, Unique};
 use crate::rows::{IdempotencyKey, StoredDefinition, VersionKey, VersionRow, WorkflowFilter, WorkflowKey, WorkflowRow};
@@ -126,6 +126,10 @@ impl CatalogRows for Rows<'_> {
 
     async fn delete_trigger(&self, org: OrgId, id: TriggerId) -> Attempted<()> {
         triggers::delete(self.0, org, id).await.map(drop)
+    }
+
+    async fn delete_pause_of(&self, org: OrgId, workflow: WorkflowId) -> Attempted<()> {
+        admission::resume_workflow(self.0, org, workflow).await
     }
 
     async fn delete_triggers_of(&self, org: OrgId, workflow: WorkflowId) -> Attempted<()> {

@@ -5,7 +5,7 @@
 
 use super::columns::{AFTER_EVERY_ID, limit, sql, version_row, workflow_row};
 use super::errors::{Attempted, Failure, on_read};
-use super::triggers;
+use super::{admission, triggers};
 use crate::catalog_rules::{CatalogRows, Unique};
 use crate::rows::{IdempotencyKey, StoredDefinition, VersionKey, VersionRow, WorkflowFilter, WorkflowKey, WorkflowRow};
 use crate::triggers::TriggerRow;
@@ -151,6 +151,10 @@ impl CatalogRows for Rows<'_> {
 
     fn delete_trigger(&self, org: OrgId, id: TriggerId) -> impl Future<Output = Attempted<()>> + Send {
         ready(triggers::delete(self.0, org, id).map(drop))
+    }
+
+    fn delete_pause_of(&self, org: OrgId, workflow: WorkflowId) -> impl Future<Output = Attempted<()>> + Send {
+        ready(admission::resume_workflow(self.0, org, workflow))
     }
 
     fn delete_triggers_of(&self, org: OrgId, workflow: WorkflowId) -> impl Future<Output = Attempted<()>> + Send {

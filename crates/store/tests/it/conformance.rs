@@ -1,5 +1,7 @@
 //! The shared conformance suite on every store. Memory runs without a Tokio runtime and SQLite with one, so both ways
 //! of waiting are tested.
+//!
+//! `ONWARD_SEQUENCES=500 ONWARD_OPERATIONS=100` compares more random sequences, and longer ones.
 
 use crate::postgres::{Database, runtime};
 use crate::support::Place;
@@ -8,7 +10,7 @@ use store::MemoryStore;
 use store::prelude::*;
 use store::sqlite::Options;
 use testkit::conformance::{Subject, cases, lockstep};
-use testkit::now;
+use testkit::{now, number_from_env};
 
 #[test]
 fn memory_passes_every_case() {
@@ -39,27 +41,26 @@ fn postgres_passes_every_case() {
 
 #[test]
 fn random_sequences_have_the_same_answers_on_postgres() {
-    std::thread::scope(|scope| {
-        for thread in 0..4 {
-            scope.spawn(move || {
-                for seed in (thread..40).step_by(4) {
-                    let database = Database::new();
-                    runtime().block_on(lockstep(seed, 60, &mut [memory(), postgres(&database)]));
-                }
-            });
-        }
+    for_each_sequence(4, 40, |seed, operations| {
+        let database = Database::new();
+        runtime().block_on(lockstep(seed, operations, &mut [memory(), postgres(&database)]));
     });
 }
 
 #[test]
 fn random_sequences_have_the_same_answers_on_every_store() {
-    // The test mostly waits for the disk, so several threads share the seeds.
+    for_each_sequence(8, 200, |seed, operations| now(lockstep(seed, operations, &mut [memory(), sqlite(seed)])));
+}
+
+/// Compares sequences in several threads, because the test mostly waits for the disk.
+fn for_each_sequence(threads: u64, sequences: u64, compare: impl Fn(u64, usize) + Sync) {
+    let sequences = number_from_env("ONWARD_SEQUENCES", sequences);
+    let operations = number_from_env("ONWARD_OPERATIONS", 60) as usize;
     std::thread::scope(|scope| {
-        for thread in 0..8 {
+        for thread in 0..threads {
+            let compare = &compare;
             scope.spawn(move || {
-                for seed in (thread..200).step_by(8) {
-                    now(lockstep(seed, 60, &mut [memory(), sqlite(seed)]));
-                }
+                (thread..sequences).step_by(threads as usize).for_each(|seed| compare(seed, operations))
             });
         }
     });

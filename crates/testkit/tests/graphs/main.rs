@@ -192,7 +192,7 @@ fn check(seed: u64) -> Result<u64, String> {
 
 #[test]
 fn the_kernel_and_the_oracle_agree_on_every_graph() {
-    let graphs = std::env::var("ONWARD_GRAPHS").map_or(GRAPHS, |text| text.parse().expect("ONWARD_GRAPHS"));
+    let graphs = testkit::number_from_env("ONWARD_GRAPHS", GRAPHS);
     let started = Instant::now();
     let runs: u64 = (0..graphs).map(|seed| check(seed).unwrap_or_else(|what| panic!("{what}"))).sum();
     println!("{graphs} graphs, {runs} runs, {:.1} s", started.elapsed().as_secs_f64());
