@@ -96,6 +96,12 @@ pub struct RunSummary {
     pub expires_at: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_code: Option<String>,
+    /// Of a run that has ended: steps that failed, timed out or had a template error; at most 20.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed_steps: Vec<String>,
+    /// Those of them that nothing handled.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unhandled_steps: Vec<String>,
 }
 
 /// A run that is not in a list because its stored data cannot be read.

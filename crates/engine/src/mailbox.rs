@@ -391,6 +391,7 @@ impl<T> Mailbox<T> {
             expires_at: origin.expires_at,
             finished_at: None,
             error_code: None,
+            failed_steps: None,
             concurrency_group,
             evicted: false,
             deleted_at: None,

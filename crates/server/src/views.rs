@@ -12,6 +12,7 @@ use api::{
 use engine::Engine;
 use engine::explain::Explanation;
 use engine::services::{Reading, UnreadableRun};
+use kernel::advance::FailedSteps;
 use kernel::event::{Because, Failure, Pair};
 use kernel::plan::Node;
 use kernel::run::{Phase, Step, WaitKind};
@@ -116,6 +117,7 @@ fn pause_view(by: &str, note: &str, at: Timestamp) -> PauseView {
 
 pub fn summary(row: &RunRow) -> RunSummary {
     let kinds = WaitKind::ALL.iter().filter(|kind| row.waiting & 1 << **kind as u32 != 0);
+    let FailedSteps { failed, unhandled } = FailedSteps::parse(row.failed_steps.as_deref().unwrap_or_default());
     RunSummary {
         id: row.id.to_string(),
         workflow: row.workflow_name.clone(),
@@ -128,6 +130,8 @@ pub fn summary(row: &RunRow) -> RunSummary {
         finished_at: row.finished_at.map(rfc3339),
         expires_at: rfc3339(row.expires_at),
         error_code: row.error_code.clone(),
+        failed_steps: failed,
+        unhandled_steps: unhandled,
     }
 }
 

@@ -2,7 +2,7 @@
 -- The index separates evicted runs (`parked`) from the others, so the two halves are merged. INDEXED BY is needed
 -- because the planner would rather scan the primary key, past every run that has ended.
 SELECT org, id, workflow, workflow_name, version, hash, form, status, waiting, wake_at, created_at, expires_at,
-       finished_at, error_code, gate, parked, deleted_at, lowering
+       finished_at, error_code, gate, parked, deleted_at, lowering, failed_steps
 FROM runs INDEXED BY runs_by_status
 WHERE status <> 'completed' AND org = $1 AND id < $2 AND id >= $3
   AND created_at >= $4 AND created_at < $5
@@ -12,7 +12,7 @@ WHERE status <> 'completed' AND org = $1 AND id < $2 AND id >= $3
   AND deleted_at IS NULL
 UNION ALL
 SELECT org, id, workflow, workflow_name, version, hash, form, status, waiting, wake_at, created_at, expires_at,
-       finished_at, error_code, gate, parked, deleted_at, lowering
+       finished_at, error_code, gate, parked, deleted_at, lowering, failed_steps
 FROM runs INDEXED BY runs_by_status
 WHERE status <> 'completed' AND org = $1 AND id < $2 AND id >= $3
   AND created_at >= $4 AND created_at < $5

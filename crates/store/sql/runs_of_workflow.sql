@@ -1,6 +1,6 @@
 -- INDEXED BY is needed because the planner would rather scan the primary key, past the runs of other workflows.
 SELECT org, id, workflow, workflow_name, version, hash, form, status, waiting, wake_at, created_at, expires_at,
-       finished_at, error_code, gate, parked, deleted_at, lowering
+       finished_at, error_code, gate, parked, deleted_at, lowering, failed_steps
 FROM runs INDEXED BY runs_by_workflow
 WHERE org = $1 AND id < $2 AND id >= $3
   AND created_at >= $4 AND created_at < $5

@@ -1,5 +1,5 @@
 SELECT runs.org, id, workflow, workflow_name, version, hash, form, status, waiting, wake_at, created_at, expires_at,
-       finished_at, error_code, gate, parked, deleted_at, lowering
+       finished_at, error_code, gate, parked, deleted_at, lowering, failed_steps
 FROM labels CROSS JOIN runs ON runs.org = labels.org AND runs.id = labels.run
 WHERE labels.org = $1 AND labels.run < $2 AND labels.run >= $3
   AND created_at >= $4 AND created_at < $5

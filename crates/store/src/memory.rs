@@ -402,6 +402,7 @@ impl MemoryRun {
         (row.status, row.waiting, row.wake_at) = (to.status, to.waiting, to.wake_at);
         (row.expires_at, row.finished_at) = (to.expires_at, to.finished_at);
         row.error_code.clone_from(&to.error_code);
+        row.failed_steps.clone_from(&to.failed_steps);
         row.evicted = to.evicted;
     }
 

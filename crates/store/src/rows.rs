@@ -270,6 +270,8 @@ pub struct RunRow {
     pub expires_at: Timestamp,
     pub finished_at: Option<Timestamp>,
     pub error_code: Option<String>,
+    /// Of a run that has ended: its failed steps, see [`kernel::advance::FailedSteps`].
+    pub failed_steps: Option<String>,
     /// The concurrency group the run belongs to.
     pub concurrency_group: Option<ConcurrencyGroupRow>,
     /// The run is not in memory: only an input, its timer or a worker brings it back. Meaningless once the run ended.

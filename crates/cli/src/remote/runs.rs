@@ -204,7 +204,11 @@ fn status(view: &RunStatusView) -> String {
 }
 
 fn row(run: &RunSummary) -> Vec<String> {
-    let detail = run.error_code.clone().unwrap_or_else(|| run.waiting_for.join(", "));
+    let detail = match (&run.error_code, &run.unhandled_steps[..]) {
+        (Some(code), []) => code.clone(),
+        (Some(code), steps) => format!("{code}: {}", steps.join(", ")),
+        (None, _) => run.waiting_for.join(", "),
+    };
     let took = style::between(Some(&run.started_at), run.finished_at.as_deref()).map(span);
     vec![
         run.id.clone(),

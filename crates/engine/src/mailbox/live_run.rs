@@ -4,7 +4,7 @@ use super::atomic_groups::AtomicGroup;
 use super::snapshots::StoredBytes;
 use crate::version::Version;
 use bytes::Bytes;
-use kernel::advance::notifications;
+use kernel::advance::{FailedSteps, notifications};
 use kernel::{OrgId, Payloads, Run, RunId, RunStatus, Timestamp};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -81,6 +81,7 @@ impl LiveRun {
             expires_at: state.origin.expires_at,
             finished_at: state.finished_at,
             error_code: state.failure.as_ref().map(|f| f.code.clone()),
+            failed_steps: status.is_terminal().then(|| FailedSteps::of(plan, &self.run).to_string()),
             ..self.row.clone()
         });
         let has_rows = evicted && waits_for_workers || policy == EvictPolicy::Always;

@@ -89,6 +89,7 @@ mod tests {
             expires_at: Timestamp::NEVER,
             finished_at: None,
             error_code: None,
+            failed_steps: None,
             concurrency_group: None,
             evicted: true,
             deleted_at: None,

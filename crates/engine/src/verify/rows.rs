@@ -4,6 +4,7 @@ use super::Code;
 use super::definitions::hex;
 use super::run::{Case, Folded};
 use crate::services::tasks::RELEASE;
+use kernel::advance::FailedSteps;
 use kernel::event::Origin;
 use kernel::plan::{Body, Form, Node};
 use kernel::{Plan, Run, RunStatus, Timestamp};
@@ -84,6 +85,11 @@ fn row(case: &mut Case<'_>, plan: &Plan, folded: &Folded) {
     compare("created_at", &row.created_at, &state.created_at);
     compare("expires_at", &row.expires_at, &state.origin.expires_at);
     compare("finished_at", &row.finished_at, &state.finished_at);
+    // A run that ended before this column existed has none.
+    let failed_steps = state.status.is_terminal().then(|| FailedSteps::of(plan, run).to_string());
+    if row.failed_steps.is_some() {
+        compare("failed_steps", &row.failed_steps, &failed_steps);
+    }
     compare("error_code", &row.error_code.as_deref(), &state.failure.as_ref().map(|f| f.code.as_str()));
     let must_be_evicted = state.status.is_evicted() || is_evicted && may_be_evicted(run, plan);
     compare("parked", &is_evicted, &must_be_evicted);

@@ -21,7 +21,7 @@ mod tests;
 pub use concurrency_and_notifications::{concurrency_group, notifications};
 pub use results::{TaskResult, is_expected};
 pub use start::{HeldBack, NextRequest, Request, Work};
-pub use verdict::{failed_steps, unhandled_steps};
+pub use verdict::{FailedSteps, failed_steps, unhandled_steps};
 pub use view::{ParsedBodies, View};
 
 use crate::event::{Callback, Event, Failure, LogLine, Origin, Queue, Record};

@@ -494,6 +494,20 @@ fn m8_a_step_with_allow_failure_never_fails_the_run() {
 }
 
 #[test]
+fn m8_the_row_of_a_run_names_its_failed_steps() {
+    let mut story = Story::of("a; b; c: b if tasks.b.failed; d");
+    story.answers("a=400").answers("b=400").answers("c=200").answers("d=200");
+    let steps = FailedSteps::of(&story.plan, &story.run);
+    assert_eq!((steps.to_string().as_str(), &steps.unhandled[..]), ("a! b", &["a".to_owned()][..]));
+    assert_eq!(FailedSteps::parse(&steps.to_string()), steps);
+    assert_eq!(FailedSteps::parse(""), FailedSteps::default());
+    let many: Vec<String> = (0..30).map(|i| format!("s{i}")).collect();
+    let mut story = Story::of(&many.join("; "));
+    many.iter().for_each(|step| drop(story.answers(&format!("{step}=400"))));
+    assert_eq!(FailedSteps::of(&story.plan, &story.run).failed.len(), FailedSteps::MAX);
+}
+
+#[test]
 fn m7_plans_of_earlier_lowerings_keep_their_rule() {
     use RunStatus::{Completed, Failed};
     for (text, answers, blocked, unhandled) in [

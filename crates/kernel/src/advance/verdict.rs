@@ -47,6 +47,50 @@ pub fn unhandled_steps(plan: &Plan, run: &Run) -> Vec<u32> {
     failed.into_iter().filter(|step| !plan.node(*step).allow_failure && !handled[*step as usize]).collect()
 }
 
+/// The failed steps of a run that has ended, as its row keeps them for lists: `ship! notify` are two failed steps, of
+/// which nothing handled the first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FailedSteps {
+    pub failed: Vec<String>,
+    pub unhandled: Vec<String>,
+}
+
+impl FailedSteps {
+    /// The most steps that are kept.
+    pub const MAX: usize = 20;
+
+    pub fn of(plan: &Plan, run: &Run) -> FailedSteps {
+        let keys = |steps: Vec<u32>| steps.iter().map(|step| plan.node(*step).key.clone()).collect();
+        let mut failed = failed_steps(run);
+        failed.truncate(FailedSteps::MAX);
+        let mut unhandled = unhandled_steps(plan, run);
+        unhandled.retain(|step| failed.contains(step));
+        FailedSteps { failed: keys(failed), unhandled: keys(unhandled) }
+    }
+
+    pub fn parse(text: &str) -> FailedSteps {
+        let mut steps = FailedSteps::default();
+        for word in text.split_whitespace() {
+            let name = word.trim_end_matches('!');
+            steps.failed.push(name.to_owned());
+            if name != word {
+                steps.unhandled.push(name.to_owned());
+            }
+        }
+        steps
+    }
+}
+
+impl std::fmt::Display for FailedSteps {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (i, name) in self.failed.iter().enumerate() {
+            let (space, mark) = (if i > 0 { " " } else { "" }, if self.unhandled.contains(name) { "!" } else { "" });
+            write!(f, "{space}{name}{mark}")?;
+        }
+        Ok(())
+    }
+}
+
 /// For every step: would its failure be handled by a step that ran? Goes from those steps up to what they need, and on
 /// through what was skipped.
 fn handled_steps(plan: &Plan, run: &Run) -> Vec<bool> {

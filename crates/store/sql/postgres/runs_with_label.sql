@@ -3,7 +3,7 @@
 SELECT runs.*
 FROM labels CROSS JOIN LATERAL (
     SELECT org, id, workflow, workflow_name, version, hash, form, status, waiting, wake_at, created_at, expires_at,
-           finished_at, error_code, gate, parked, deleted_at, lowering
+           finished_at, error_code, gate, parked, deleted_at, lowering, failed_steps
     FROM runs WHERE org = labels.org AND id = labels.run OFFSET 0
 ) AS runs
 WHERE labels.org = $1 AND labels.run <= $2 AND labels.run >= $3

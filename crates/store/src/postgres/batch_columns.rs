@@ -103,6 +103,7 @@ impl BatchColumns {
                     list(&created, |(row, _)| row.concurrency_group.as_ref().map(group_bytes)),
                     list(&created, |(_, now)| now.evicted),
                     list(&created, |(row, _)| i64::from(row.lowering)),
+                    list(&created, |(_, now)| EscapedText::maybe(now.failed_steps.as_deref())),
                 ],
             );
         }
@@ -121,6 +122,7 @@ impl BatchColumns {
                     list(&updated, |row| time(row.finished_at)),
                     list(&updated, |row| EscapedText::maybe(row.error_code.as_deref())),
                     list(&updated, |row| row.evicted),
+                    list(&updated, |row| EscapedText::maybe(row.failed_steps.as_deref())),
                 ],
             );
         }

@@ -212,7 +212,7 @@ pub(super) fn named<T>(row: &Row, column: usize, parse: fn(&str) -> Option<T>) -
     parse(text).ok_or_else(|| damaged(format!("`{text}` is not a name this release knows")))
 }
 
-/// Reads the first eighteen columns of every statement that returns runs.
+/// Reads the first nineteen columns of every statement that returns runs.
 pub(super) fn run_row(row: &Row) -> Attempted<RunRow> {
     Ok(RunRow {
         org: org(row, 0)?,
@@ -233,6 +233,7 @@ pub(super) fn run_row(row: &Row) -> Attempted<RunRow> {
         evicted: get(row, 15)?,
         deleted_at: time_or_none(row, 16)?,
         lowering: number(row, 17)?,
+        failed_steps: text_or_none(row, 18)?,
     })
 }
 

@@ -68,9 +68,9 @@ fn loaded(run: RunId, row: &[Row], rest: &[Row]) -> Attempted<Option<Loaded>> {
     if row.deleted_at.is_some() {
         return Ok(None);
     }
-    let snapshot = match get::<Option<i32>>(found, 18)? {
+    let snapshot = match get::<Option<i32>>(found, 19)? {
         None => None,
-        Some(_) => Some((seq(found, 18)?, blob(found, 19)?)),
+        Some(_) => Some((seq(found, 19)?, blob(found, 20)?)),
     };
     let base = snapshot.as_ref().map_or(0, |(seq, _)| *seq);
     let records = contiguous(rest, run, base)?;

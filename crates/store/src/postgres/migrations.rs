@@ -32,8 +32,12 @@ macro_rules! migration {
     };
 }
 
-const ALL: &[Migration] =
-    &[migration!(1, "0001", "init"), migration!(2, "0002", "keys_last"), migration!(3, "0003", "lowering")];
+const ALL: &[Migration] = &[
+    migration!(1, "0001", "init"),
+    migration!(2, "0002", "keys_last"),
+    migration!(3, "0003", "lowering"),
+    migration!(4, "0004", "failed_steps"),
+];
 
 /// The advisory lock of sessions that change the schema: migrations, and the maintenance of partitions.
 pub(super) const LOCK: i64 = 0x6f6e_7761_7264_0001;

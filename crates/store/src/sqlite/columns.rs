@@ -66,7 +66,7 @@ pub(super) fn named<T>(row: &Row<'_>, column: usize, parse: fn(&str) -> Option<T
     })
 }
 
-/// Reads the first eighteen columns of every statement that returns runs.
+/// Reads the first nineteen columns of every statement that returns runs.
 pub(super) fn run_row(row: &Row<'_>) -> Result<RunRow> {
     Ok(RunRow {
         org: org(row, 0)?,
@@ -87,6 +87,7 @@ pub(super) fn run_row(row: &Row<'_>) -> Result<RunRow> {
         evicted: row.get(15)?,
         deleted_at: time_or_none(row, 16)?,
         lowering: row.get(17)?,
+        failed_steps: row.get(18)?,
     })
 }
 

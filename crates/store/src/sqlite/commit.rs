@@ -257,6 +257,7 @@ impl<'a> Attempt<'a> {
                 row.concurrency_group.as_ref().map(group_bytes),
                 row.evicted,
                 row.lowering,
+                row.failed_steps,
             ],
         )?;
         Ok(inserted > 0)
@@ -272,6 +273,7 @@ impl<'a> Attempt<'a> {
                 row.expires_at.0,
                 row.finished_at.map(|at| at.0),
                 row.error_code,
+                row.failed_steps,
                 row.evicted,
                 head.pos,
                 int(head.seq),

@@ -127,7 +127,7 @@ pub(super) fn positions(connection: &Connection, key: Key, head: Head) -> Result
 
 pub(super) fn row(connection: &Connection, key: Key) -> Result<Option<(RunRow, Head)>> {
     let mut statement = connection.prepare_cached(sql!("run")).map_err(on_read)?;
-    let read = |row: &rusqlite::Row<'_>| Ok((run_row(row)?, Head { seq: count(row, 18)?, pos: row.get(19)? }));
+    let read = |row: &rusqlite::Row<'_>| Ok((run_row(row)?, Head { seq: count(row, 19)?, pos: row.get(20)? }));
     statement.query_row((key.0.0, key.1.0), read).optional().map_err(on_read)
 }
 

@@ -45,11 +45,11 @@ fn a_database_of_a_later_release_is_refused_untouched() {
     let place = Place::new();
     drop(place.open());
     let raw = place.raw();
-    raw.execute("INSERT INTO schema_migrations VALUES (9, 'later', 'hash', 0)", []).unwrap();
+    raw.execute("INSERT INTO schema_migrations VALUES (10, 'later', 'hash', 0)", []).unwrap();
     drop(raw);
     let before = std::fs::read(place.database()).unwrap();
     let Err(Error::Refused(why)) = SqliteStore::open(&place.database()) else { panic!("it opened") };
-    assert!(why.contains("schema 9"), "{why}");
+    assert!(why.contains("schema 10"), "{why}");
     assert_eq!(std::fs::read(place.database()).unwrap(), before);
 }
 

@@ -89,6 +89,7 @@ async fn a_new_run_reads_back_as_it_was_written(store: Arc<dyn Store>) {
         wake_at: Some(at(-5)),
         finished_at: Some(at(7)),
         error_code: Some("it's".into()),
+        failed_steps: Some("ship! notify".into()),
         ..row(ORG, run(1), RunStatus::Compensating)
     };
     let first = RunWrite { row: Some(full.clone()), ..start(run(1)) };

@@ -52,6 +52,9 @@ pub fn row(org: OrgId, id: RunId, status: RunStatus) -> RunRow {
         expires_at: Timestamp::NEVER,
         finished_at: status.is_terminal().then(|| at(500)),
         error_code: (status == RunStatus::Failed).then(|| "step_failed".into()),
+        failed_steps: status
+            .is_terminal()
+            .then(|| if status == RunStatus::Failed { "a!".into() } else { String::new() }),
         concurrency_group: None,
         evicted: status.is_evicted(),
         deleted_at: None,

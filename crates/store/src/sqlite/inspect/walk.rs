@@ -126,7 +126,7 @@ fn orgs(connection: &Connection) -> Result<Vec<i64>> {
 }
 
 fn read_run(row: &Row<'_>) -> rusqlite::Result<(RunRow, Head)> {
-    Ok((run_row(row)?, Head { seq: count(row, 18)?, pos: row.get(19)? }))
+    Ok((run_row(row)?, Head { seq: count(row, 19)?, pos: row.get(20)? }))
 }
 
 fn snapshot(row: &Row<'_>) -> rusqlite::Result<SnapshotRow> {

@@ -35,7 +35,7 @@ pub const ALL: &[(Code, &str, Damage)] = &[
         p.db.execute_batch(&format!("PRAGMA foreign_keys = OFF; {table}; INSERT INTO t VALUES (9, x'00')")).unwrap();
     }),
     (Code::SchemaUnknown, "another build", sql!("UPDATE schema_migrations SET sha256 = 'other'")),
-    (Code::SchemaUnknown, "later", sql!("INSERT INTO schema_migrations VALUES (9, 'later', 'hash', 0)")),
+    (Code::SchemaUnknown, "later", sql!("INSERT INTO schema_migrations VALUES (10, 'later', 'hash', 0)")),
     (Code::RowUnreadable, "a form", sql!("UPDATE runs SET form = 'riddle'")),
     (Code::RowUnreadable, "a token", sql!("UPDATE waits SET hash = x'00' WHERE run = (SELECT min(run) FROM waits)")),
     (Code::SettingDamaged, "position", sql!("INSERT OR REPLACE INTO settings VALUES ('recovery_pos', '99999999')")),
@@ -123,6 +123,7 @@ pub const ALL: &[(Code, &str, Damage)] = &[
     (Code::RowDiffers, "expires_at", sql!("UPDATE runs SET expires_at = expires_at - 1")),
     (Code::RowDiffers, "finished_at", sql!("UPDATE runs SET finished_at = 1")),
     (Code::RowDiffers, "error_code", sql!("UPDATE runs SET error_code = 'x'")),
+    (Code::RowDiffers, "failed_steps", sql!("UPDATE runs SET failed_steps = 'x!'")),
     (Code::LabelsDiffer, "lost", sql!("DELETE FROM labels WHERE key = 'kind'")),
     (Code::LabelsDiffer, "changed", sql!("UPDATE labels SET value = 'c2' WHERE key = 'customer'")),
     (Code::Conservation, "an end", sql!(running, "UPDATE runs SET status = 'completed' WHERE id = $1")),
