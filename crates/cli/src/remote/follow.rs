@@ -190,7 +190,7 @@ fn one(line: &StepLine, frame: usize, now: Instant, names: usize, width: usize, 
     let attempt = if line.attempt > 1 { format!("#{} ", line.attempt) } else { String::new() };
     let before = format!("{mark} {:<names$}  ", cut(&clean(&line.name), names));
     let room = width.saturating_sub(before.chars().count());
-    let rest = format!("{:<9}  {took:>6}  {attempt}{}", line.status, line.note);
+    let rest = format!("{:<9}  {took:>9}  {attempt}{}", line.status, line.note);
     let rest = cut(rest.trim_end(), room);
     match rest.strip_prefix(line.status) {
         Some(after) => format!("{before}{}{after}", paint(line.status, style::colour(line.status), is_coloured)),
@@ -265,9 +265,9 @@ mod tests {
         assert_eq!(
             step_list.render(1, later, 100, 10, false),
             [
-                "✓ charge   success      2.0s  status 200",
-                "- receipt  skipped            condition false",
-                "⠙ pause    sleeping    1m01s  until 2026-11-15T11:00:00Z",
+                "✓ charge   success          2 s  status 200",
+                "- receipt  skipped               condition false",
+                "⠙ pause    sleeping     1 m 1 s  until 2026-11-15T11:00:00Z",
             ]
         );
         let narrow = step_list.render(0, later, 20, 2, false);
