@@ -36,6 +36,8 @@ fn m8_an_order_whose_shipping_failed_is_never_green() {
     assert_eq!(view["tasks"]["ship"]["status"], "template_error");
     assert_eq!((&view["failed_steps"], &view["unhandled_steps"]), (&json!(["ship"]), &json!(["ship"])));
     assert_eq!(view["error"]["step"], "ship");
+    let listed = &server.list("/api/v1/runs")[0];
+    assert_eq!((&listed["failed_steps"], &listed["unhandled_steps"]), (&json!(["ship"]), &json!(["ship"])));
     let run = view["id"].as_str().unwrap();
     let explained = server.get(&format!("/api/v1/runs/{run}/explain")).data(200);
     let summary = explained["summary"].as_str().unwrap();

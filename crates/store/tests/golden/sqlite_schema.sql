@@ -101,7 +101,7 @@ CREATE TABLE runs (
     -- Where the last record is, as of this row. Exact for parked and ended runs; for the others the
     -- journal after `settings.recovery_pos` may hold later ones.
     head          INTEGER NOT NULL,
-    seq           INTEGER NOT NULL, gate BLOB, parked INTEGER NOT NULL DEFAULT 0, deleted_at INTEGER, lowering INTEGER NOT NULL DEFAULT 0,
+    seq           INTEGER NOT NULL, gate BLOB, parked INTEGER NOT NULL DEFAULT 0, deleted_at INTEGER, lowering INTEGER NOT NULL DEFAULT 0, failed_steps TEXT,
     PRIMARY KEY (org, id)
 ) STRICT, WITHOUT ROWID;
 

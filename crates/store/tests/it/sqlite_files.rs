@@ -138,7 +138,7 @@ fn no_list_or_hot_statement_scans_or_sorts() {
         ("runs_of_workflow", "runs_by_workflow (org=? AND workflow=? AND id>? AND id<?)"),
         ("runs_with_label", "PRIMARY KEY (org=? AND key=? AND value=? AND run>? AND run<?)"),
         ("runs_active", "runs_by_status (status=? AND parked=?)"),
-        ("timers_due", "PRIMARY KEY (at<?)"),
+        ("timers_due", "PRIMARY KEY ((at,org,run)>(?,?,?) AND at<?)"),
         ("ready", "PRIMARY KEY (org=? AND name=? AND key=? AND (priority,run,step)>(?,?,?))"),
         ("ready_queues", "PRIMARY KEY ((org,name,key)>(?,?,?))"),
         ("ready_delete", "PRIMARY KEY (org=? AND name=? AND key=? AND priority=? AND run=? AND step=?)"),
@@ -221,6 +221,7 @@ fn reads_and_commits_at_the_same_time_agree() {
 /// A database from before migration 4: waiting runs are evicted, and running ones are active at the start.
 /// Takes migration 8 back.
 const BEFORE_LOWERING: &str = "
+    ALTER TABLE runs DROP COLUMN failed_steps;
     ALTER TABLE runs DROP COLUMN lowering;
     ALTER TABLE workflows DROP COLUMN lowering;
     CREATE TABLE before (org INTEGER NOT NULL, hash BLOB NOT NULL, source BLOB NOT NULL, plan BLOB NOT NULL,

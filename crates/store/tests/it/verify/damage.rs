@@ -270,8 +270,9 @@ pub const ALL: &[(Code, &str, Damage)] = &[
     (Code::OriginDiffers, "form", sql!("UPDATE runs SET form = 'script'")),
     (Code::OriginDiffers, "lowering", |p| {
         p.db.execute_batch(
-            "INSERT INTO definitions SELECT org, hash, 9, source, plan FROM definitions WHERE lowering = 1;
-             UPDATE runs SET lowering = 9 WHERE lowering = 1",
+            "INSERT INTO definitions SELECT org, hash, 9, source, plan FROM definitions
+             WHERE lowering = (SELECT max(lowering) FROM runs);
+             UPDATE runs SET lowering = 9 WHERE lowering = (SELECT max(lowering) FROM runs)",
         )
         .unwrap();
     }),
