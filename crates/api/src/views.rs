@@ -28,6 +28,9 @@ pub struct WorkflowView {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused: Option<PauseView>,
     pub version: u32,
+    /// The author's own `version`, if the definition has one; absent in lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version_label: Option<String>,
     /// `sha256:<hex>` of the canonical definition.
     pub hash: String,
     #[schemars(extend("format" = "date-time"))]

@@ -13,4 +13,38 @@ pub struct Version {
     /// Which lowering of the definition made the plan.
     pub lowering: u32,
     pub plan: Arc<Plan>,
+    /// The steps in the order in which the author of this version wrote them.
+    pub order: Vec<u32>,
+}
+
+impl Version {
+    /// The order of the plan's steps in the author's own text. Plans are stored once for all definitions with the same
+    /// hash, whatever the order of their steps.
+    pub fn order(plan: &Plan, source: Option<&[u8]>) -> Vec<u32> {
+        let source = source.and_then(|source| serde_json::from_slice::<serde_json::Value>(source).ok());
+        let names = source.as_ref().and_then(|source| source["tasks"].as_object());
+        let written: Vec<u32> = names.into_iter().flat_map(|names| names.keys()).filter_map(|n| plan.step(n)).collect();
+        match written.len() == plan.nodes().len() {
+            true => written,
+            false => (0..plan.nodes().len() as u32).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r9_steps_have_the_order_of_the_versions_own_text() {
+        let plan = |source: &str| {
+            let tree = lang::read(source.as_bytes(), lang::Syntax::Json).unwrap();
+            lang::compile(&tree).unwrap().plan
+        };
+        let text = r#"{"name": "w", "tasks": {"b": {"noop": {}}, "a": {"noop": {}}}}"#;
+        let plan = plan(r#"{"name": "w", "tasks": {"a": {"noop": {}}, "b": {"noop": {}}}}"#);
+        assert_eq!(Version::order(&plan, Some(text.as_bytes())), [1, 0]);
+        assert_eq!(Version::order(&plan, None), [0, 1]);
+        assert_eq!(Version::order(&plan, Some(br#"{"tasks": {"b": {}}}"#)), [0, 1], "of another plan");
+    }
 }

@@ -184,7 +184,7 @@ impl<'t, 'f, 'r> Parser<'t, 'f, 'r> {
 
     /// A side of a comparison that is one word names no value. Most likely it is a text without quotes.
     fn hint_at_quotes(&mut self, operand: Range<usize>, known: usize) {
-        let word = &self.text[operand.clone()];
+        let word = self.text[operand].trim();
         let is_word = !word.is_empty() && word.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '-');
         if let ([problem], true) = (&mut self.problems[known..], is_word) {
             problem.hint = Some(format!("a text needs quotes: `'{word}'`"));

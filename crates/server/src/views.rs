@@ -32,7 +32,7 @@ pub fn hash(bytes: &[u8]) -> String {
 
 /// A definition with the names of the workflow that is shown. The stored definition may have been written for another
 /// workflow with the same steps, because definitions are stored by content hash.
-pub fn definition(row: &WorkflowRow, source: Value) -> Value {
+pub fn definition(row: &WorkflowRow, label: Option<&str>, source: Value) -> Value {
     let Value::Object(fields) = source else { return source };
     let mut named = Map::new();
     named.insert("name".into(), json!(row.name));
@@ -41,6 +41,9 @@ pub fn definition(row: &WorkflowRow, source: Value) -> Value {
     }
     if row.tags != "[]" {
         named.insert("tags".into(), serde_json::from_str(&row.tags).unwrap_or_default());
+    }
+    if let Some(label) = label {
+        named.insert("version".into(), json!(label));
     }
     const NAMES: &[&str] = &["name", "slug", "description", "tags", "enabled", "version"];
     named.extend(fields.into_iter().filter(|(name, _)| !NAMES.contains(&name.as_str())));
@@ -60,6 +63,7 @@ pub fn workflow(row: &WorkflowRow, definition: Option<Value>, pause: Option<&Wor
         enabled: row.enabled,
         paused: pause.map(|pause| pause_view(&pause.actor, &pause.note, pause.at)),
         version: row.version,
+        version_label: None,
         hash: hash(&row.hash),
         inserted_at: rfc3339(row.created_at),
         updated_at: rfc3339(row.updated_at),
@@ -151,9 +155,9 @@ pub fn run(reading: &Reading) -> RunView {
         step: w.step.map(key),
         until: w.until.map(rfc3339),
     });
-    let tasks = plan.nodes().iter().enumerate().map(|(i, node)| {
-        let view = step(reading, i as u32, false);
-        (node.key.clone(), serde_json::to_value(view).unwrap_or_default())
+    let tasks = version.order.iter().map(|i| {
+        let view = step(reading, *i, false);
+        (key(*i), serde_json::to_value(view).unwrap_or_default())
     });
     RunView {
         id: row.id.to_string(),

@@ -1,1 +1,1 @@
-SELECT org, workflow, number, hash FROM versions ORDER BY org, workflow, number
+SELECT org, workflow, number, hash, definition FROM versions ORDER BY org, workflow, number

@@ -43,11 +43,19 @@ pub(crate) trait CatalogRows {
     ) -> impl Future<Output = Answer<Self::Failure, Option<WorkflowRow>>> + Send;
     fn insert_workflow(&self, row: &WorkflowRow) -> impl Future<Output = Answer<Self::Failure, ()>> + Send;
     fn update_workflow(&self, row: &WorkflowRow) -> impl Future<Output = Answer<Self::Failure, ()>> + Send;
+    /// `source` is the definition as its author wrote it.
     fn insert_version(
         &self,
         row: &WorkflowRow,
         from: &str,
         at: Timestamp,
+        source: Option<&Bytes>,
+    ) -> impl Future<Output = Answer<Self::Failure, ()>> + Send;
+    /// Replaces the author's own text of the present version.
+    fn put_version_source(
+        &self,
+        row: &WorkflowRow,
+        source: &Bytes,
     ) -> impl Future<Output = Answer<Self::Failure, ()>> + Send;
     /// Keeps the definition that is there already.
     fn insert_definition(
@@ -118,7 +126,7 @@ pub(crate) async fn create_workflow<R: CatalogRows>(
         return Ok(Err(NameTaken::Path));
     }
     rows.insert_workflow(&WorkflowRow { slug, ..row.clone() }).await?;
-    rows.insert_version(row, "create", row.created_at).await?;
+    rows.insert_version(row, "create", row.created_at, Some(&definition.source)).await?;
     rows.insert_definition(row.org, definition).await?;
     if let Some(key) = idempotency {
         rows.claim_key(row.org, key, row.id.0).await?;
@@ -152,7 +160,7 @@ async fn slug_taken<R: CatalogRows>(rows: &R, org: OrgId, slug: &str) -> Answer<
 }
 
 pub(crate) async fn edit_workflow<R: CatalogRows>(rows: &R, edit: &WorkflowEdit) -> Answer<R::Failure, Edited> {
-    let WorkflowEdit { seen, row, definition, version_from, trigger } = edit;
+    let WorkflowEdit { seen, row, definition, version_from, source, trigger } = edit;
     if rows.workflow(seen.org, Unique::Id(seen.id)).await?.as_ref() != Some(seen) {
         return Ok(Edited::Changed);
     }
@@ -182,8 +190,10 @@ pub(crate) async fn edit_workflow<R: CatalogRows>(rows: &R, edit: &WorkflowEdit)
     }
     let row = WorkflowRow { org: seen.org, id: seen.id, ..row.clone() };
     rows.update_workflow(&row).await?;
-    if let Some(from) = version_from {
-        rows.insert_version(&row, from, row.updated_at).await?;
+    match (version_from, source) {
+        (Some(from), source) => rows.insert_version(&row, from, row.updated_at, source.as_ref()).await?,
+        (None, Some(source)) => rows.put_version_source(&row, source).await?,
+        (None, None) => {}
     }
     if let Some(definition) = definition {
         rows.insert_definition(row.org, definition).await?;

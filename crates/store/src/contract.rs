@@ -135,6 +135,9 @@ pub trait CatalogStore: Send + Sync + 'static {
 
     fn version(&self, org: OrgId, id: WorkflowId, by: VersionKey) -> Call<'_, Option<VersionRow>>;
 
+    /// The definition as the author of a version wrote it; `None` for versions stored before it was kept.
+    fn version_source(&self, org: OrgId, id: WorkflowId, number: u32) -> Call<'_, Option<Bytes>>;
+
     /// A definition by its hash.
     fn definition(&self, org: OrgId, hash: [u8; 32], lowering: Option<u32>) -> Call<'_, Option<StoredDefinition>>;
 

@@ -49,7 +49,7 @@ pub enum InspectedRow {
 
 pub enum Catalogued {
     Workflow { org: OrgId, id: WorkflowId, version: u32, hash: [u8; 32] },
-    Version { org: OrgId, workflow: WorkflowId, number: u32, hash: [u8; 32] },
+    Version { org: OrgId, workflow: WorkflowId, number: u32, hash: [u8; 32], source: Option<Bytes> },
     Definition { org: OrgId, definition: StoredDefinition },
     Trigger(Box<TriggerSeen>),
     Anomaly(Anomaly),

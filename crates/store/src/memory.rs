@@ -53,6 +53,8 @@ struct Contents {
     idempotency: BTreeMap<(OrgId, String, String), IdempotencyEntry>,
     workflows: BTreeMap<(OrgId, WorkflowId), WorkflowRow>,
     versions: BTreeMap<(OrgId, WorkflowId, u32), VersionRow>,
+    /// By workflow and version: the definition as its author wrote it.
+    version_sources: BTreeMap<(OrgId, WorkflowId, u32), Bytes>,
     definitions: BTreeMap<(OrgId, [u8; 32], u32), StoredDefinition>,
     types: BTreeMap<(OrgId, String), TypeRow>,
     workers: BTreeMap<(OrgId, String), WorkerRow>,
@@ -250,12 +252,13 @@ impl Contents {
         }
         self.workflows.insert((row.org, row.id), WorkflowRow { slug, ..row.clone() });
         self.put_version(row, "create", row.created_at);
+        self.version_sources.insert((row.org, row.id, row.version), definition.source.clone());
         self.put_definition(row.org, definition);
         Ok(Ok(()))
     }
 
     fn edit_workflow(&mut self, edit: &WorkflowEdit) -> Edited {
-        let WorkflowEdit { seen, row, definition, version_from, trigger } = edit;
+        let WorkflowEdit { seen, row, definition, version_from, source, trigger } = edit;
         let key = (seen.org, seen.id);
         if self.workflows.get(&key).filter(|now| now.deleted_at.is_none()) != Some(seen) {
             return Edited::Changed;
@@ -286,8 +289,11 @@ impl Contents {
             return Edited::Taken(NameTaken::Path);
         }
         let row = WorkflowRow { org: seen.org, id: seen.id, created_at: seen.created_at, ..row.clone() };
-        if let Some(source) = version_from {
-            self.put_version(&row, source, row.updated_at);
+        if let Some(from) = version_from {
+            self.put_version(&row, from, row.updated_at);
+        }
+        if let Some(source) = source {
+            self.version_sources.insert((row.org, row.id, row.version), source.clone());
         }
         if let Some(definition) = definition {
             self.put_definition(row.org, definition);
@@ -671,6 +677,10 @@ impl CatalogStore for MemoryStore {
             let mut all = c.versions.range((org, id, 0)..=(org, id, u32::MAX)).rev();
             all.find(|(_, version)| is_it(version)).map(|(_, version)| version.clone())
         })
+    }
+
+    fn version_source(&self, org: OrgId, id: WorkflowId, number: u32) -> Call<'_, Option<Bytes>> {
+        self.answer(move |c| c.version_sources.get(&(org, id, number)).cloned())
     }
 
     fn definition(&self, org: OrgId, hash: [u8; 32], lowering: Option<u32>) -> Call<'_, Option<StoredDefinition>> {

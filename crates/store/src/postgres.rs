@@ -479,6 +479,10 @@ impl CatalogStore for PostgresStore {
         on!(self.read(|s| catalog::version(s, org, id, by)))
     }
 
+    fn version_source(&self, org: OrgId, id: WorkflowId, number: u32) -> Call<'_, Option<Bytes>> {
+        on!(self.read(|s| catalog::version_source(s, org, id, number)))
+    }
+
     fn definition(&self, org: OrgId, hash: [u8; 32], lowering: Option<u32>) -> Call<'_, Option<StoredDefinition>> {
         on!(self.read(|s| catalog::definition(s, org, hash, lowering)))
     }

@@ -488,6 +488,8 @@ pub struct WorkflowEdit {
     pub definition: Option<StoredDefinition>,
     /// Set when `row` has a new version: the source of that version.
     pub version_from: Option<&'static str>,
+    /// The definition as its author wrote it, for the version of `row`. A version with the same hash gets the latest.
+    pub source: Option<Bytes>,
     pub trigger: OwnTrigger,
 }
 

@@ -396,6 +396,10 @@ impl CatalogStore for SqliteStore {
         self.read(move |connection, _| catalog::version(connection, org, id, by))
     }
 
+    fn version_source(&self, org: OrgId, id: WorkflowId, number: u32) -> Call<'_, Option<Bytes>> {
+        self.read(move |connection, _| catalog::version_source(connection, org, id, number))
+    }
+
     fn definition(&self, org: OrgId, hash: [u8; 32], lowering: Option<u32>) -> Call<'_, Option<StoredDefinition>> {
         self.read(move |connection, _| catalog::definition(connection, org, &hash, lowering))
     }

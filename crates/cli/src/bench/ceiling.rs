@@ -94,6 +94,7 @@ fn writes_of_one_run(steps: usize) -> Result<Vec<RunWrite>, String> {
         number: 1,
         hash: compiled.hash,
         lowering: lang::LOWERING,
+        order: Version::order(&compiled.plan, None),
         plan: Arc::new(compiled.plan),
     });
     let origin = Origin {

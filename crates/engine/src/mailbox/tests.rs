@@ -24,6 +24,7 @@ fn start_of(run: RunId, source: &str) -> Box<StartRun> {
         number: 1,
         hash: compiled.hash,
         lowering: lang::LOWERING,
+        order: Version::order(&compiled.plan, None),
         plan: Arc::new(compiled.plan),
     };
     let origin = Origin { body: Payload::json("1"), ..Default::default() };

@@ -9,8 +9,10 @@ use super::triggers::owned_trigger;
 use super::workflows::Workflows;
 use crate::error::Error;
 use crate::mailbox::Command;
+use crate::version::Version;
 use kernel::{OrgId, WorkflowId};
 use lang::{Compiled, MetaChange};
+use std::sync::Arc;
 use store::{
     Edited, OwnTrigger, StoredDefinition, TriggerRow, VersionKey, VersionRow, WorkflowEdit, WorkflowKey, WorkflowRow,
 };
@@ -30,6 +32,8 @@ pub enum WorkflowChange<'a> {
 /// A version with its source.
 pub struct Chosen {
     pub version: VersionRow,
+    /// The author's own `version` in the definition.
+    pub label: Option<String>,
     /// JSON in its author's order.
     pub source: bytes::Bytes,
 }
@@ -81,7 +85,7 @@ impl Workflows {
     ) -> Result<WorkflowEdit, Error> {
         let now = self.core.now();
         let mut row = WorkflowRow { updated_at: now, ..seen.clone() };
-        let (mut definition, mut version_from, mut trigger) = (None, None, OwnTrigger::Keep);
+        let (mut definition, mut version_from, mut own_source, mut trigger) = (None, None, None, OwnTrigger::Keep);
         match change {
             WorkflowChange::Replace(compiled) => {
                 let Compiled { meta, plan, hash, form, source, trigger: wanted, .. } = compiled;
@@ -99,6 +103,7 @@ impl Workflows {
                     (row.version, row.hash) = (row.version + 1, *hash);
                     version_from = Some("update");
                 }
+                own_source = Some(bytes::Bytes::from(source.to_string()));
                 // M7: the same definition again pins future runs to the lowering of this release.
                 if version_from.is_some() || row.lowering != lang::LOWERING {
                     row.lowering = lang::LOWERING;
@@ -124,7 +129,7 @@ impl Workflows {
         if is_same {
             row.updated_at = seen.updated_at;
         }
-        Ok(WorkflowEdit { seen, row, definition, version_from, trigger })
+        Ok(WorkflowEdit { seen, row, definition, version_from, source: own_source, trigger })
     }
 
     /// A workflow's versions, newest first.
@@ -141,15 +146,19 @@ impl Workflows {
     /// One version of a workflow with its source.
     pub async fn version(&self, org: OrgId, id: WorkflowId, by: VersionKey) -> Result<Option<Chosen>, Error> {
         let Some(version) = self.core.store.version(org, id, by).await? else { return Ok(None) };
-        let source = self.source(org, &version.hash).await?;
+        let own = self.core.store.version_source(org, id, version.number).await?;
+        let label = own.as_deref().and_then(label);
+        let source = match own {
+            Some(source) => Some(source),
+            None => self.source(org, &version.hash).await?,
+        };
         let source = source.ok_or_else(|| Error::Damaged("the definition of a version is missing".into()))?;
-        Ok(Some(Chosen { version, source }))
+        Ok(Some(Chosen { version, source, label }))
     }
 
-    /// The plan of a version.
-    pub async fn plan(&self, row: &WorkflowRow, version: &VersionRow) -> Result<std::sync::Arc<kernel::Plan>, Error> {
-        let found = self.pinned(row.org, row.id, version.number, &row.name, (version.hash, None)).await?;
-        Ok(found.plan.clone())
+    /// A version with its plan.
+    pub async fn plan(&self, row: &WorkflowRow, version: &VersionRow) -> Result<Arc<Version>, Error> {
+        Ok(self.pinned(row.org, row.id, version.number, &row.name, (version.hash, None)).await?)
     }
 
     /// The workflow of a run, even if it was deleted.
@@ -157,4 +166,10 @@ impl Workflows {
         let found = self.core.store.workflow(org, &WorkflowKey::IdOrDeleted(id)).await?;
         found.ok_or_else(|| Error::Damaged("its workflow is missing".into()))
     }
+}
+
+/// The author's own `version` in a definition.
+fn label(source: &[u8]) -> Option<String> {
+    let source: serde_json::Value = serde_json::from_slice(source).ok()?;
+    source["version"].as_str().map(str::to_owned)
 }

@@ -202,8 +202,11 @@ impl Workflows {
             self.core.store.definition(org, hash, lowering).await.map_err(|e| LoadFailure::Store(e.to_string()))?;
         let definition = found.ok_or_else(|| LoadFailure::Damaged("its definition is missing".into()))?;
         let plan = Plan::decode(&definition.plan).map_err(|e| LoadFailure::from(kernel::run::LoadError::from(e)))?;
+        let source = self.core.store.version_source(org, workflow, number).await;
+        let source = source.map_err(|e| LoadFailure::Store(e.to_string()))?;
+        let order = Version::order(&plan, source.as_deref());
         let (name, lowering, plan) = (name.to_owned(), definition.lowering, Arc::new(plan));
-        let version = Arc::new(Version { org, workflow, name, number, hash, lowering, plan });
+        let version = Arc::new(Version { org, workflow, name, number, hash, lowering, plan, order });
         if let Some(key) = key {
             keep(&mut lock(&self.cache.versions), key, version.clone());
         }

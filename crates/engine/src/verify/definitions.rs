@@ -26,8 +26,11 @@ pub(super) fn check(inspection: &dyn Inspection, report: &mut Report) -> Result<
             report.counts.workflows += 1;
             histories.insert((org, id), VersionHistory { version, hash, seen: 0, newest: None });
         }
-        Catalogued::Version { org, workflow, number, hash } => {
+        Catalogued::Version { org, workflow, number, hash, source } => {
             report.counts.versions += 1;
+            if let Some(source) = source {
+                check_source(org, &format!("version {number} of {workflow}"), &source, &hash, report);
+            }
             wanted.push((org, hash));
             match histories.get_mut(&(org, workflow)) {
                 None => {
@@ -99,9 +102,13 @@ fn check_definition(org: OrgId, definition: &StoredDefinition, report: &mut Repo
     if let Err(error) = Plan::decode(&definition.plan) {
         report.say(Code::DefinitionDamaged, Some(org), format!("the plan of {name}: {error}"));
     }
-    match lang::read(&definition.source, lang::Syntax::Json) {
+    check_source(org, &name, &definition.source, &definition.hash, report);
+}
+
+fn check_source(org: OrgId, name: &str, source: &[u8], hash: &[u8; 32], report: &mut Report) {
+    match lang::read(source, lang::Syntax::Json) {
         Err(_) => report.say(Code::DefinitionDamaged, Some(org), format!("the source of {name} is not JSON")),
-        Ok(tree) if lang::content_hash(&tree) != definition.hash => {
+        Ok(tree) if lang::content_hash(&tree) != *hash => {
             let message = format!("the source of {name} has the hash {}", hex(&lang::content_hash(&tree)));
             report.say(Code::DefinitionHash, Some(org), message);
         }

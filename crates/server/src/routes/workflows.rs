@@ -172,11 +172,12 @@ pub async fn show(app: State, query: Query, Path(key): Path<String>) -> Answer {
     let source = versions::source(&chosen);
     if chosen.version.number != row.version {
         (row.version, row.hash) = (chosen.version.number, chosen.version.hash);
-        row.steps = app.engine.workflows.plan(&row, &chosen.version).await?.nodes().len() as u32;
+        row.steps = app.engine.workflows.plan(&row, &chosen.version).await?.order.len() as u32;
     }
-    let definition = Some(views::definition(&row, source));
+    let definition = Some(views::definition(&row, chosen.label.as_deref(), source));
     let pause = app.engine.workflows.paused(app.org(), row.id).await?;
-    Ok(answer(200, views::workflow(&row, definition, pause.as_ref())))
+    let view = views::workflow(&row, definition, pause.as_ref());
+    Ok(answer(200, WorkflowView { version_label: chosen.label, ..view }))
 }
 
 /// A workflow by id, name or slug.

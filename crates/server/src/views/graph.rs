@@ -1,31 +1,33 @@
 //! A plan as nodes and edges, with or without the state of a run.
 
 use api::{GraphEdgeView, GraphNodeView, GraphView};
+use engine::Version;
 use engine::services::Reading;
-use kernel::Plan;
 use kernel::plan::Outcomes;
 use kernel::run::Step;
 
-pub fn of_plan(plan: &Plan) -> GraphView {
-    graph(plan, |_| None)
+pub fn of_version(version: &Version) -> GraphView {
+    graph(version, |_| None)
 }
 
 pub fn of_run(reading: &Reading) -> GraphView {
-    let graph = graph(&reading.version.plan, |step| Some(reading.run.step(step)));
+    let graph = graph(&reading.version, |step| Some(reading.run.step(step)));
     let status = Some(reading.run.status().as_str().into());
     GraphView { run_id: Some(reading.row.id.to_string()), status, ..graph }
 }
 
-fn graph<'a>(plan: &Plan, state: impl Fn(u32) -> Option<&'a Step>) -> GraphView {
+fn graph<'a>(version: &Version, state: impl Fn(u32) -> Option<&'a Step>) -> GraphView {
+    let plan = &version.plan;
     let key = |step: u32| plan.node(step).key.clone();
     let mut edges = Vec::new();
-    let nodes = plan.nodes().iter().enumerate().map(|(position, node)| {
+    let nodes = version.order.iter().enumerate().map(|(position, step)| {
+        let node = plan.node(*step);
         edges.extend(node.links.iter().map(|link| GraphEdgeView {
             from: key(link.from),
             to: node.key.clone(),
             on: if link.on == Outcomes::OK { "ok" } else { "any" }.into(),
         }));
-        let state = state(position as u32);
+        let state = state(*step);
         GraphNodeView {
             step: node.key.clone(),
             kind: node.body.as_ref().map_or("unknown", |body| body.kind()).into(),

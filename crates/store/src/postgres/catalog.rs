@@ -94,10 +94,23 @@ impl CatalogRows for Rows<'_> {
         self.0.execute(sql!("workflow_update"), &params).await.map(drop)
     }
 
-    async fn insert_version(&self, row: &WorkflowRow, from: &str, at: Timestamp) -> Attempted<()> {
-        let params: [&(dyn ToSql + Sync); 6] =
-            [&org_of(row.org), &Id(row.id.0), &i64::from(row.version), &&row.hash[..], &from, &at.0];
+    async fn insert_version(
+        &self,
+        row: &WorkflowRow,
+        from: &str,
+        at: Timestamp,
+        source: Option<&Bytes>,
+    ) -> Attempted<()> {
+        let source = source.map(|source| &source[..]);
+        let params: [&(dyn ToSql + Sync); 7] =
+            [&org_of(row.org), &Id(row.id.0), &i64::from(row.version), &&row.hash[..], &from, &at.0, &source];
         self.0.execute(sql!("version_insert"), &params).await.map(drop)
+    }
+
+    async fn put_version_source(&self, row: &WorkflowRow, source: &Bytes) -> Attempted<()> {
+        let params: [&(dyn ToSql + Sync); 4] =
+            [&&source[..], &org_of(row.org), &Id(row.id.0), &i64::from(row.version)];
+        self.0.execute(sql!("version_source_put"), &params).await.map(drop)
     }
 
     async fn insert_definition(&self, org: OrgId, definition: &StoredDefinition) -> Attempted<()> {
@@ -201,6 +214,19 @@ pub(super) async fn version(
         VersionKey::Hash(hash) => session.first(sql!("version_by_hash"), &[&org, &id, &&hash[..]]).await?,
     };
     found.as_ref().map(version_row).transpose()
+}
+
+/// The definition as the author of a version wrote it.
+pub(super) async fn version_source(
+    session: &Session,
+    org: OrgId,
+    id: WorkflowId,
+    version: u32,
+) -> Attempted<Option<Bytes>> {
+    let params: [&(dyn ToSql + Sync); 3] = [&org_of(org), &Id(id.0), &i64::from(version)];
+    let found = session.first(sql!("version_source"), &params).await?;
+    let source: Option<Vec<u8>> = found.map_or(Ok(None), |row| get(&row, 0))?;
+    Ok(source.map(Bytes::from))
 }
 
 pub(super) async fn definition(

@@ -112,9 +112,20 @@ impl CatalogRows for Rows<'_> {
         row: &WorkflowRow,
         from: &str,
         at: Timestamp,
+        source: Option<&Bytes>,
     ) -> impl Future<Output = Attempted<()>> + Send {
-        let version = params![row.org.0, row.id.0, row.version, row.hash, from, at.0];
+        let source = source.map(|source| &source[..]);
+        let version = params![row.org.0, row.id.0, row.version, row.hash, from, at.0, source];
         ready(self.execute(sql!("version_insert"), version).map(drop))
+    }
+
+    fn put_version_source(
+        &self,
+        row: &WorkflowRow,
+        source: &Bytes,
+    ) -> impl Future<Output = Attempted<()>> + Send {
+        let version = params![&source[..], row.org.0, row.id.0, row.version];
+        ready(self.execute(sql!("version_source_put"), version).map(drop))
     }
 
     fn insert_definition(
@@ -189,6 +200,21 @@ pub(super) fn version(
         VersionKey::Hash(hash) => find(sql!("version_by_hash"), params![org.0, id.0, hash]),
     };
     found.map_err(on_read)
+}
+
+/// The definition as the author of a version wrote it.
+pub(super) fn version_source(
+    connection: &Connection,
+    org: OrgId,
+    id: WorkflowId,
+    number: u32,
+) -> Result<Option<Bytes>> {
+    let find = |statement, params: &[&dyn rusqlite::ToSql]| {
+        let read = |row: &rusqlite::Row<'_>| row.get::<_, Option<Vec<u8>>>(0);
+        connection.prepare_cached(statement)?.query_row(params, read).optional()
+    };
+    let found = find(sql!("version_source"), params![org.0, id.0, number]).map_err(on_read)?;
+    Ok(found.flatten().map(Bytes::from))
 }
 
 /// The id of what was created with an idempotency key, and the fingerprint of that request.

@@ -58,6 +58,7 @@ fn nodes_that_start_at_the_same_time_create_the_schema_once() {
 /// Turns a database into one of the release before lowerings.
 const BEFORE_LOWERING: &str = "
     ALTER TABLE onward.runs DROP COLUMN failed_steps, DROP COLUMN lowering;
+    ALTER TABLE onward.versions DROP COLUMN definition;
     ALTER TABLE onward.workflows DROP COLUMN lowering;
     ALTER TABLE onward.definitions DROP CONSTRAINT definitions_pkey, ADD CONSTRAINT definitions_pkey PRIMARY KEY (org, hash);
     ALTER TABLE onward.definitions DROP COLUMN lowering;

@@ -222,6 +222,7 @@ fn reads_and_commits_at_the_same_time_agree() {
 /// Takes migration 8 back.
 const BEFORE_LOWERING: &str = "
     ALTER TABLE runs DROP COLUMN failed_steps;
+    ALTER TABLE versions DROP COLUMN definition;
     ALTER TABLE runs DROP COLUMN lowering;
     ALTER TABLE workflows DROP COLUMN lowering;
     CREATE TABLE before (org INTEGER NOT NULL, hash BLOB NOT NULL, source BLOB NOT NULL, plan BLOB NOT NULL,

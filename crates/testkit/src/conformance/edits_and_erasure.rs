@@ -109,7 +109,7 @@ async fn a_rolled_back_group_leaves_other_writes_alone(store: Arc<dyn Store>) {
 fn edit(seen: &WorkflowRow, change: impl FnOnce(&mut WorkflowRow)) -> WorkflowEdit {
     let mut row = seen.clone();
     change(&mut row);
-    WorkflowEdit { seen: seen.clone(), row, definition: None, version_from: None, trigger: OwnTrigger::Keep }
+    WorkflowEdit { seen: seen.clone(), row, definition: None, version_from: None, source: None, trigger: OwnTrigger::Keep }
 }
 
 async fn a_workflow_edit_needs_the_current_row(store: Arc<dyn Store>) {
@@ -191,8 +191,12 @@ async fn m7_lowerings_of_a_definition_are_kept_side_by_side(store: Arc<dyn Store
     store.create_workflow(&first).await.unwrap().unwrap();
     let again = StoredDefinition { lowering: 2, plan: Bytes::from_static(b"again"), ..first.definition.clone() };
     let next = edit(&first.row, |row| row.lowering = 2);
-    let next = WorkflowEdit { definition: Some(again.clone()), ..next };
+    let own = Bytes::from_static(b"in another order");
+    assert_eq!(store.version_source(ORG, workflow_id(1), 1).await, Ok(Some(first.definition.source.clone())));
+    let next = WorkflowEdit { definition: Some(again.clone()), source: Some(own.clone()), ..next };
     assert_eq!(store.edit_workflow(&next).await, Ok(Edited::Done));
+    assert_eq!(store.version_source(ORG, workflow_id(1), 1).await, Ok(Some(own)), "the text of a version");
+    assert_eq!(store.version_source(ORG, workflow_id(1), 2).await, Ok(None));
     assert_eq!(store.workflow(ORG, &WorkflowKey::Id(workflow_id(1))).await, Ok(Some(next.row)));
     let hash = first.row.hash;
     assert_eq!(store.definition(ORG, hash, Some(first.row.lowering)).await, Ok(Some(first.definition)));

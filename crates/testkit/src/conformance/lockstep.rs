@@ -318,7 +318,8 @@ impl RandomOperations {
             _ => OwnTrigger::Keep,
         };
         self.time += 1;
-        let edit = WorkflowEdit { seen, row, definition, version_from, trigger };
+        let source = definition.as_ref().map(|definition| definition.source.clone());
+        let edit = WorkflowEdit { seen, row, definition, version_from, source, trigger };
         self.same(subjects, "edit_workflow", |store| store.edit_workflow(&edit)).await;
         let (hash, lowering) = (edit.row.hash, edit.row.lowering);
         for lowering in [None, Some(lowering), Some(0)] {
@@ -327,6 +328,8 @@ impl RandomOperations {
         let by = WorkflowKey::IdOrDeleted(id);
         self.same(subjects, "workflow", |store| store.workflow(org, &by)).await;
         self.same(subjects, "versions", |store| store.versions(org, id, None, 9)).await;
+        let number = edit.row.version;
+        self.same(subjects, "version_source", |store| store.version_source(org, id, number)).await;
     }
 
     async fn batch(&mut self, reference: &Arc<dyn Store>) -> Batch {

@@ -324,7 +324,8 @@ fn draw_definitions(
 fn definition(workflow: TestWorkflow, id: WorkflowId, name: String, number: u32, random: &mut Random) -> KnownVersion {
     let workflow = Rc::new(workflow);
     let plan = Arc::new(workflow.plan());
-    let version = Version { org: OrgId::DEFAULT, workflow: id, name, number, hash: random.bytes(), lowering: 0, plan };
+    let (org, hash, order) = (OrgId::DEFAULT, random.bytes(), Version::order(&plan, None));
+    let version = Version { org, workflow: id, name, number, hash, lowering: 0, plan, order };
     KnownVersion { workflow, version: Arc::new(version) }
 }
 

@@ -145,6 +145,7 @@ impl Tasks {
             number: 1,
             hash: defined.hash,
             lowering: definition.lowering,
+            order: Version::order(&plan, None),
             plan: Arc::new(plan),
         };
         let workflow = workflow_row(&version, now);

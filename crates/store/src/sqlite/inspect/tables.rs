@@ -99,7 +99,8 @@ fn workflow(row: &Row<'_>) -> rusqlite::Result<Catalogued> {
 
 fn version(row: &Row<'_>) -> rusqlite::Result<Catalogued> {
     let (org, workflow) = (org(row, 0)?, WorkflowId(row.get(1)?));
-    Ok(Catalogued::Version { org, workflow, number: row.get(2)?, hash: row.get(3)? })
+    let source: Option<Vec<u8>> = row.get(4)?;
+    Ok(Catalogued::Version { org, workflow, number: row.get(2)?, hash: row.get(3)?, source: source.map(Into::into) })
 }
 
 fn definition(row: &Row<'_>) -> rusqlite::Result<Catalogued> {
