@@ -47,7 +47,7 @@ pub fn routes() -> Vec<Route> {
             .refuses(&[Code::TypeDisabled]),
         get("/api/v1/tasks", list, "list_tasks", "List tasks, newest first")
             .query(&[TYPE, STATUS, params::LABEL, params::SINCE, params::UNTIL])
-            .pages::<TaskView>()
+            .pages::<TaskView>(params::RUN_CURSOR)
             .refuses(&[Code::RunDamaged, Code::RunNeedsUpgrade]),
         post("/api/v1/tasks/bulk", bulk, "change_tasks", "Cancel, retry or delete the tasks that match a filter")
             .takes::<BulkRequest>()
