@@ -186,8 +186,8 @@ fn numbers(from: u64, to: u64) -> String {
     let mut next = from.max(1);
     while next <= to {
         // The largest block of numbers that differ in their last digits only.
-        let (mut size, mut free) = (1, 0);
-        while next % (size * 10) == 0 && next + size * 10 - 1 <= to {
+        let (mut size, mut free) = (1_u64, 0);
+        while next.is_multiple_of(size * 10) && next + size * 10 - 1 <= to {
             (size, free) = (size * 10, free + 1);
         }
         let (head, first) = (next / size / 10, next / size % 10);

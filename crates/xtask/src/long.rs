@@ -7,8 +7,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+type Environment = &'static [(&'static str, &'static str)];
 /// Name, cargo arguments, environment.
-type Stage = (&'static str, &'static [&'static str], &'static [(&'static str, &'static str)]);
+type Stage = (&'static str, &'static [&'static str], Environment);
 
 const STAGES: &[Stage] = &[
     ("the whole fast tier", &["test", "--workspace", "--quiet"], &[]),
@@ -80,7 +81,7 @@ const STAGES: &[Stage] = &[
 ];
 
 /// Name, script, environment.
-const SCRIPTS: &[(&str, &str, &[(&str, &str)])] = &[(
+const SCRIPTS: &[(&str, &str, Environment)] = &[(
     "requests that the OpenAPI document calls valid are accepted",
     "scripts/api-test",
     &[("ACCEPTANCE", "true"), ("PATIENCE", "1200")],
