@@ -9,7 +9,7 @@ pub mod error;
 pub mod features;
 mod object;
 mod requests;
-mod schema;
+pub mod schema;
 mod tasks;
 pub mod versions;
 pub mod views;

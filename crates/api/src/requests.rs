@@ -94,6 +94,7 @@ pub struct BatchItem {
     #[schemars(extend("pattern" = "^[\\x21-\\x7e]{1,255}$"))]
     pub idempotency_key: Option<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "schema::labels")]
     pub labels: BTreeMap<String, String>,
 }
 
@@ -134,11 +135,13 @@ pub struct TriggerRequest {
     /// The id, name or slug of the workflow.
     pub workflow: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "bool")]
     pub enabled: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub note: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Map<String, Value>")]
     pub config: Option<Map<String, Value>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub variable_mapping: Option<BTreeMap<String, String>>,
@@ -152,16 +155,19 @@ pub struct TriggerRequest {
 #[serde(deny_unknown_fields)]
 pub struct ChangeTriggerRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 80))]
+    #[schemars(with = "String", length(min = 1, max = 80))]
     pub name: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
     pub workflow: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "bool")]
     pub enabled: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub note: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Map<String, Value>")]
     pub config: Option<Map<String, Value>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub variable_mapping: Option<BTreeMap<String, String>>,

@@ -46,6 +46,7 @@ pub struct TaskRequest {
     #[schemars(length(max = 200))]
     pub concurrency_key: Option<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "schema::labels")]
     pub labels: BTreeMap<String, String>,
     /// A task with a key that was used before for this type is not created again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -180,6 +181,7 @@ pub struct BulkFilter {
     pub status: Option<String>,
     /// `key:value`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::optional_label")]
     pub label: Option<String>,
     /// Created at or after this time: an instant, or how long ago, such as `1h`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -223,10 +225,10 @@ pub struct BulkView {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClaimRequest {
-    #[schemars(length(min = 1, max = 200))]
+    #[schemars(schema_with = "schema::name")]
     pub worker_id: String,
     /// The task types it claims; a type with `%` at the end stands for every type with this prefix.
-    #[schemars(length(min = 1, max = 100))]
+    #[schemars(schema_with = "schema::type_patterns")]
     pub types: Vec<String>,
     /// How many tasks it takes at most; by default 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -234,22 +236,23 @@ pub struct ClaimRequest {
     pub max: Option<u32>,
     /// How long it may keep a task without a heartbeat: 1s to 1h, by default 30s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::optional_duration")]
+    #[schemars(schema_with = "schema::optional_lease")]
     pub lease: Option<Value>,
     /// How long the server waits for a task before it responds with none: up to 60s, by default 20s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::optional_duration")]
+    #[schemars(schema_with = "schema::optional_wait")]
     pub wait: Option<Value>,
     /// The runtime of the worker, such as `python`. A type that is bound to another runtime is not claimed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 200))]
+    #[schemars(schema_with = "schema::optional_name")]
     pub runtime: Option<String>,
     /// The version of the worker's code, shown in the list of workers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 200))]
+    #[schemars(schema_with = "schema::optional_name")]
     pub version: Option<String>,
     /// How many tasks the worker can do at once, shown in the list of workers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 4_294_967_295_u32))]
     pub slots: Option<u32>,
 }
 
@@ -304,6 +307,7 @@ pub struct WorkerError {
     pub message: String,
     /// A short name for programs, such as `card_declined`; by default `worker_error`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::optional_code")]
     pub code: Option<String>,
 }
 
@@ -319,7 +323,7 @@ pub struct FailRequest {
     pub is_final: bool,
     /// How long until the next attempt, instead of the delay of the retry policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::optional_duration")]
+    #[schemars(schema_with = "schema::optional_delay")]
     pub retry_after: Option<Value>,
 }
 
@@ -330,7 +334,7 @@ pub struct SnoozeRequest {
     pub claim_token: String,
     /// How long the task cannot be claimed: up to 30 days.
     #[serde(rename = "for")]
-    #[schemars(schema_with = "schema::duration")]
+    #[schemars(schema_with = "schema::delay")]
     pub span: Value,
 }
 
@@ -341,7 +345,7 @@ pub struct HeartbeatRequest {
     pub claim_token: String,
     /// How long the lease lasts from now; by default as long as when the task was claimed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::optional_duration")]
+    #[schemars(schema_with = "schema::optional_lease")]
     pub extend: Option<Value>,
     /// Progress to save for the next attempt: any JSON up to 4 KB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -364,6 +368,7 @@ pub struct HeartbeatView {
 pub struct LogLine {
     /// `debug`, `info`, `warning` or `error`; by default `info`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::optional_log_level")]
     pub level: Option<String>,
     pub message: String,
 }
@@ -390,6 +395,7 @@ pub struct ReportedView {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DoneItem {
+    #[schemars(schema_with = "schema::task_id")]
     pub task_id: String,
     pub claim_token: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -400,10 +406,10 @@ pub struct DoneItem {
     #[serde(default, rename = "final")]
     pub is_final: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::optional_duration")]
+    #[schemars(schema_with = "schema::optional_delay")]
     pub retry_after: Option<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::optional_duration")]
+    #[schemars(schema_with = "schema::optional_delay")]
     pub snooze: Option<Value>,
 }
 
@@ -411,11 +417,12 @@ pub struct DoneItem {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HeartbeatItem {
+    #[schemars(schema_with = "schema::task_id")]
     pub task_id: String,
     pub claim_token: String,
     /// How long the lease lasts from now; by default as long as when the task was claimed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::optional_duration")]
+    #[schemars(schema_with = "schema::optional_lease")]
     pub extend: Option<Value>,
     /// Progress to save for the next attempt: any JSON up to 4 KB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -427,10 +434,10 @@ pub struct HeartbeatItem {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WorkRequest {
-    #[schemars(length(min = 1, max = 200))]
+    #[schemars(schema_with = "schema::name")]
     pub worker_id: String,
     /// The task types it claims; a type with `%` at the end stands for every type with this prefix.
-    #[schemars(length(min = 1, max = 100))]
+    #[schemars(schema_with = "schema::type_patterns")]
     pub types: Vec<String>,
     /// How many more tasks the worker takes. With 0, the server waits only for cancellations.
     #[serde(default)]
@@ -438,12 +445,12 @@ pub struct WorkRequest {
     pub credits: u32,
     /// How long the worker may keep a task without a heartbeat: 1s to 1h, by default 30s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::optional_duration")]
+    #[schemars(schema_with = "schema::optional_lease")]
     pub lease: Option<Value>,
     /// How long the server waits for a task before it responds with none: up to 60s, by default 20s. With `done`, it
     /// does not wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::optional_duration")]
+    #[schemars(schema_with = "schema::optional_wait")]
     pub wait: Option<Value>,
     /// Attempts that have ended.
     #[serde(default, deserialize_with = "object::many", skip_serializing_if = "Vec::is_empty")]
@@ -455,14 +462,15 @@ pub struct WorkRequest {
     pub heartbeats: Vec<HeartbeatItem>,
     /// The runtime of the worker, such as `python`. A type that is bound to another runtime is not claimed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 200))]
+    #[schemars(schema_with = "schema::optional_name")]
     pub runtime: Option<String>,
     /// The version of the worker's code, shown in the list of workers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 200))]
+    #[schemars(schema_with = "schema::optional_name")]
     pub version: Option<String>,
     /// How many tasks the worker can do at once, shown in the list of workers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 4_294_967_295_u32))]
     pub slots: Option<u32>,
 }
 
@@ -513,7 +521,7 @@ pub struct TypeRate {
     #[schemars(range(min = 1, max = 100_000))]
     pub limit: u32,
     /// The length of the period; the limit holds for every period of this length.
-    #[schemars(schema_with = "schema::duration")]
+    #[schemars(schema_with = "schema::period")]
     pub per: Value,
     /// Whether the limit is for each concurrency key instead of for the type.
     #[serde(default)]
@@ -526,7 +534,7 @@ pub struct TypeRate {
 pub struct TypeRequest {
     /// Only workers of this runtime, or of none, get tasks of the type.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<String>", length(min = 1, max = 200))]
+    #[schemars(schema_with = "schema::optional_name")]
     pub runtime: Option<Option<String>>,
     /// Whether tasks of the type can be submitted and claimed.
     #[serde(default, skip_serializing_if = "Option::is_none")]

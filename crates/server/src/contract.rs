@@ -34,11 +34,18 @@ pub struct Param {
     pub schema: fn() -> Value,
     /// The parameter may be given several times.
     pub is_repeated: bool,
+    /// The parameter must be given. Those in paths always must.
+    pub is_required: bool,
 }
 
 impl Param {
     pub const fn new(name: &'static str, about: &'static str, schema: fn() -> Value) -> Param {
-        Param { name, about, schema, is_repeated: false }
+        Param { name, about, schema, is_repeated: false, is_required: false }
+    }
+
+    pub const fn required(mut self) -> Param {
+        self.is_required = true;
+        self
     }
 
     pub const fn repeated(mut self) -> Param {
@@ -163,16 +170,16 @@ impl Route {
         self
     }
 
-    /// A list: accepts `limit` and `cursor`, responds with pages of `T`.
-    pub fn pages<T: JsonSchema>(self) -> Route {
-        let mut route = self.query(&[params::LIMIT, params::CURSOR]);
+    /// A list: accepts `limit` and this cursor, responds with pages of `T`.
+    pub fn pages<T: JsonSchema>(self, cursor: Param) -> Route {
+        let mut route = self.query(&[params::LIMIT, cursor]);
         route.answers.push((200, "one page", ResponseShape::Page(|g| g.subschema_for::<T>())));
         route
     }
 
     /// A list of runs or tasks, see [`ResponseShape::RunPage`].
     pub fn pages_of_runs<T: JsonSchema>(self) -> Route {
-        let mut route = self.query(&[params::LIMIT, params::CURSOR]);
+        let mut route = self.query(&[params::LIMIT, params::RUN_CURSOR]);
         route.answers.push((200, "one page", ResponseShape::RunPage(|g| g.subschema_for::<T>())));
         route
     }
@@ -304,28 +311,44 @@ impl Route {
 #[allow(dead_code)]
 pub mod params {
     use super::Param;
-    use crate::query::{LIMIT_DEFAULT, LIMIT_MAX};
-    use serde_json::json;
+    use crate::query::{LIMIT_DEFAULT, LIMIT_MAX, NUMBER_MAX};
+    use schemars::SchemaGenerator;
+    use serde_json::{Value, json};
 
     pub const LIMIT: Param = Param::new(
         "limit",
         "the maximum number of items",
         || json!({ "type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT_DEFAULT }),
     );
-    pub const CURSOR: Param = Param::new("cursor", "`next` of the previous page", || json!({ "type": "string" }));
-    pub const LABEL: Param = Param::new(
-        "label",
-        "`key:value`; may be repeated",
-        || json!({ "type": "string", "pattern": "^[A-Za-z0-9._-]{1,64}:[^\\x00-\\x1f\\x7f-\\x9f]{0,256}$" }),
-    )
-    .repeated();
-    pub const SINCE: Param = Param::new(
-        "since",
-        "created at or after this time, or not longer ago, as `1h`",
-        || json!({ "type": "string" }),
-    );
-    pub const UNTIL: Param =
-        Param::new("until", "created before this time, or longer ago, as `1d`", || json!({ "type": "string" }));
+    const fn cursor(schema: fn() -> Value) -> Param {
+        Param::new("cursor", "`next` of the previous page", schema)
+    }
+
+    pub const RUN_CURSOR: Param = cursor(|| id("run"));
+    pub const WORKFLOW_CURSOR: Param = cursor(|| id("wf"));
+    pub const TRIGGER_CURSOR: Param = cursor(|| id("trg"));
+    pub const NUMBER_CURSOR: Param = cursor(number);
+    pub const NAME_CURSOR: Param = cursor(|| json!({ "type": "string" }));
+
+    pub fn number() -> Value {
+        json!({ "type": "integer", "minimum": 0, "maximum": NUMBER_MAX })
+    }
+
+    pub fn id(prefix: &str) -> Value {
+        json!({ "type": "string", "pattern": format!("^{prefix}_[0-7][0-9a-hjkmnp-tv-z]{{25}}$") })
+    }
+
+    pub const LABEL: Param =
+        Param::new("label", "`key:value`; may be repeated", || api::schema::label().to_value()).repeated();
+    /// A time, or how long ago.
+    fn time_or_age() -> Value {
+        let age = json!({ "type": "string", "pattern": "^[0-9]{1,9}(ms|s|m|h|d)$" });
+        json!({ "anyOf": [{ "type": "string", "format": "date-time" }, age] })
+    }
+
+    pub const SINCE: Param =
+        Param::new("since", "created at or after this time, or not longer ago, as `1h`", time_or_age);
+    pub const UNTIL: Param = Param::new("until", "created before this time, or longer ago, as `1d`", time_or_age);
     pub const WORKFLOW: Param =
         Param::new("workflow", "the id, name or slug of a workflow", || json!({ "type": "string" }));
     pub const IDEMPOTENCY_KEY: Param = Param::new(
@@ -343,19 +366,11 @@ pub mod params {
     /// Parameters in paths.
     pub const PATH: &[Param] = &[
         named("workflow", "the id, name or slug of a workflow, tried in this order"),
-        Param::new(
-            "run",
-            "the id of a run",
-            || json!({ "type": "string", "pattern": "^run_[0-7][0-9a-hjkmnp-tv-z]{25}$" }),
-        ),
-        Param::new(
-            "task",
-            "the id of a task",
-            || json!({ "type": "string", "pattern": "^task_[0-7][0-9a-hjkmnp-tv-z]{25}(-(0|[1-9][0-9]{0,9}))?$" }),
-        ),
+        Param::new("run", "the id of a run", || id("run")),
+        Param::new("task", "the id of a task", || api::schema::task_id(&mut SchemaGenerator::default()).to_value()),
         named("type", "the name of a task type"),
         named("token", "the token in the URL that `{{wait.<step>.url}}` inserted"),
-        named("trigger", "the id of a trigger"),
+        Param::new("trigger", "the id of a trigger", || id("trg")),
         named("delivery", "the id of a delivery"),
         named("path", "the path of a webhook trigger"),
         named("edition", "the edition of the dashboard, from its links"),

@@ -8,7 +8,7 @@ use schemars::generate::{Contract, SchemaSettings};
 use serde_json::{Map, Value, json};
 
 /// Parameters that many routes have: described once and referenced.
-const SHARED: &[Param] = &[params::LIMIT, params::CURSOR, params::IDEMPOTENCY_KEY];
+const SHARED: &[Param] = &[params::LIMIT, params::IDEMPOTENCY_KEY];
 
 /// The name of the only security scheme.
 const KEY: &str = "key";
@@ -75,7 +75,7 @@ fn parameter(param: &Param, place: &str) -> Value {
         schema = json!({ "type": "array", "items": schema });
     }
     let mut value = json!({ "name": param.name, "in": place, "description": param.about, "schema": schema });
-    if place == "path" {
+    if place == "path" || param.is_required {
         value["required"] = json!(true);
     }
     value

@@ -10,6 +10,8 @@ use std::convert::Infallible;
 
 pub const LIMIT_DEFAULT: usize = 50;
 pub const LIMIT_MAX: usize = 500;
+/// The largest number that every JSON client can represent.
+pub const NUMBER_MAX: u64 = (1 << 53) - 1;
 
 /// The parameters of a query. As an extractor it never fails.
 pub struct Query(Vec<(String, String)>);
@@ -65,6 +67,11 @@ impl Query {
     pub fn read<T>(&self, name: &str, expected: &str, read: impl Fn(&str) -> Option<T>) -> Result<Option<T>, Refusal> {
         let Some(text) = self.get(name) else { return Ok(None) };
         read(text).map(Some).ok_or_else(|| invalid(name, text, expected))
+    }
+
+    /// The number of an event, a delivery or a version.
+    pub fn number(&self, name: &str, expected: &str) -> Result<Option<u64>, Refusal> {
+        self.read(name, expected, |text| text.parse().ok().filter(|number| *number <= NUMBER_MAX))
     }
 
     pub fn limit(&self) -> Result<usize, Refusal> {

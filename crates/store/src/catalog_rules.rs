@@ -8,6 +8,7 @@ use crate::Error;
 use crate::rows::*;
 use crate::triggers::*;
 use crate::write_validation::slugs;
+use bytes::Bytes;
 use kernel::{OrgId, Timestamp, TriggerId, WorkflowId};
 use std::future::Future;
 

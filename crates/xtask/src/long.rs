@@ -7,8 +7,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+type Environment = &'static [(&'static str, &'static str)];
 /// Name, cargo arguments, environment.
-type Stage = (&'static str, &'static [&'static str], &'static [(&'static str, &'static str)]);
+type Stage = (&'static str, &'static [&'static str], Environment);
 
 const STAGES: &[Stage] = &[
     ("the whole fast tier", &["test", "--workspace", "--quiet"], &[]),
@@ -79,6 +80,13 @@ const STAGES: &[Stage] = &[
     ),
 ];
 
+/// Name, script, environment.
+const SCRIPTS: &[(&str, &str, Environment)] = &[(
+    "requests that the OpenAPI document calls valid are accepted",
+    "scripts/api-test",
+    &[("ACCEPTANCE", "true"), ("PATIENCE", "1200")],
+)];
+
 pub fn run(root: &Path) -> Result<()> {
     let mut summary = Vec::new();
     let mut has_failed = false;
@@ -92,6 +100,14 @@ pub fn run(root: &Path) -> Result<()> {
         let verdict = if is_success && passed > 0 { "passed" } else { "FAILED" };
         has_failed |= verdict == "FAILED";
         summary.push(format!("{verdict}  {name}  ({passed} tests, {} s)", started.elapsed().as_secs()));
+    }
+    for (name, script, environment) in SCRIPTS {
+        let started = Instant::now();
+        println!("== {name}");
+        let status = Command::new(root.join(script)).envs(environment.iter().copied()).status()?;
+        let verdict = if status.success() { "passed" } else { "FAILED" };
+        has_failed |= !status.success();
+        summary.push(format!("{verdict}  {name}  ({} s)", started.elapsed().as_secs()));
     }
     println!("\n{}", summary.join("\n"));
     if has_failed {

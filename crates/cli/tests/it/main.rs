@@ -24,6 +24,7 @@ mod explain;
 mod failures;
 #[cfg(target_os = "linux")]
 mod faults;
+mod guide_schedules;
 mod holding;
 mod http;
 mod kill;

@@ -65,7 +65,7 @@ impl Workflows {
                 Edited::Done => {
                     self.schedule_changed.notify_one();
                     if matches!(change, WorkflowChange::Delete) {
-                        // Nobody could resume it any more: the store has ended its pause.
+                        // A deleted workflow cannot be resumed, so the store has ended its pause.
                         self.announce_pause(Command::ResumeWorkflow(edit.row.id)).await;
                     }
                     return Ok(edit.row);

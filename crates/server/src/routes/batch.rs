@@ -131,8 +131,9 @@ fn item(index: usize, raw: &RawValue, problems: &mut Vec<Problem>) -> ParsedItem
                 Ok(()) => item.body = Some(Bytes::copy_from_slice(text.as_bytes())),
                 Err(problem) => add_problem("body", Code::InvalidBody, problem_of(&problem).message),
             },
-            "idempotency_key" => match serde_json::from_str::<String>(text) {
-                Ok(key) if (1..=KEY_MAX).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic()) => {
+            "idempotency_key" => match serde_json::from_str::<Option<String>>(text) {
+                Ok(None) => {}
+                Ok(Some(key)) if (1..=KEY_MAX).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic()) => {
                     item.key = Some(key);
                 }
                 _ => {
@@ -178,6 +179,7 @@ mod tests {
 
     #[test]
     fn every_problem_of_every_item_is_reported_with_its_index() {
+        assert!(paths(r#"[{"body": 1, "idempotency_key": null}]"#).is_empty(), "the same as no key");
         assert!(paths(r#"[{"body": 1}, {"body": null, "idempotency_key": "k", "labels": {"a": "b"}}]"#).is_empty());
         let json = r#"[{"body": 1, "x": 1}, 7, {"labels": {"a": 1, "b c": "d"}}, {"body": 2, "idempotency_key": ""}]"#;
         let expected = [

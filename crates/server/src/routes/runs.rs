@@ -16,7 +16,7 @@ use engine::services::{NOTIFIER, Reading, type_id};
 use engine::{Edition, Idempotency};
 use kernel::plan::Form;
 use kernel::{Answer as Judged, RunId, RunStatus, Span, WorkflowId};
-use serde_json::json;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::time::Duration;
 use store::{RunFilter, listed_id};
@@ -24,10 +24,16 @@ use store::{RunFilter, listed_id};
 /// Size limit of an `actor`, a `reason` or a `note`.
 const NOTE_MAX: usize = 1_024;
 
+/// Other words for `completed` in `?status=`.
+const COMPLETED: &[&str] = &["success", "succeeded", "received"];
 const STATUS: Param = Param::new(
     "status",
     "one or more, such as `failed,timeout`; `success`, `succeeded` and `received` mean `completed`",
-    || json!({ "type": "string" }),
+    || {
+        let names: Vec<&str> = RunStatus::ALL.iter().map(|s| s.as_str()).chain(COMPLETED.iter().copied()).collect();
+        let any = names.join("|");
+        json!({ "type": "string", "pattern": format!("^({any})(,({any}))*$") })
+    },
 );
 const TYPE: Param = Param::new("type", "runs of single tasks of this type", || json!({ "type": "string" }));
 const FORM: Param = Param::new(
@@ -36,13 +42,15 @@ const FORM: Param = Param::new(
     || json!({ "type": "string" }),
 );
 const FILTERS: &[Param] = &[STATUS, params::LABEL, params::SINCE, params::UNTIL];
-const AFTER: Param =
-    Param::new("cursor", "only events after this number", || json!({ "type": "integer", "minimum": 0 }));
+const AFTER: Param = Param::new("cursor", "only events after this number", params::number);
+
+pub fn wait_schema() -> Value {
+    json!({ "type": "string", "pattern": "^([0-9]{1,4}ms|[0-5]?[0-9]s|60s|[01]m)$" })
+}
 
 /// The longest `?wait=`.
 pub const WAIT_MAX: Span = Span::from_secs(60);
-pub const WAIT: Param =
-    Param::new("wait", "respond when it has ended, or after this time (up to 60s)", || json!({ "type": "string" }));
+pub const WAIT: Param = Param::new("wait", "respond when it has ended, or after this time (up to 60s)", wait_schema);
 
 const STEP: Param = Param::new("step", "explain this step of the run", || json!({ "type": "string" }));
 
@@ -178,7 +186,7 @@ fn forms(query: &Query) -> Result<Vec<Form>, Refusal> {
 fn statuses(query: &Query) -> Result<Vec<RunStatus>, Refusal> {
     let words = query.all("status").flat_map(|list| list.split(','));
     let read = |word: &str| match word {
-        "success" | "succeeded" | "received" => Some(RunStatus::Completed),
+        word if COMPLETED.contains(&word) => Some(RunStatus::Completed),
         word => RunStatus::parse(word),
     };
     let expected = || RunStatus::ALL.iter().map(|s| s.as_str()).collect::<Vec<_>>().join(", ");
@@ -208,7 +216,7 @@ pub async fn steps(app: State, Path(run): Path<String>) -> Answer {
 
 pub async fn events(app: State, query: Query, Path(run): Path<String>) -> Answer {
     let limit = query.limit()?;
-    let after = query.read("cursor", "the number of an event", |text| text.parse::<u64>().ok())?.unwrap_or(0);
+    let after = query.number("cursor", "the number of an event")?.unwrap_or(0);
     let id = run_id(&run)?;
     let missing = || Refusal::not_found("run", &run);
     let plan = app.engine.runs.read(app.org(), id).await?.ok_or_else(missing)?.version.plan.clone();

@@ -46,7 +46,8 @@ const CRON: Param = Param::new(
     "cron",
     "five fields: minute, hour, day of month, month, day of week",
     || json!({ "type": "string", "examples": ["30 2 * * *"] }),
-);
+)
+.required();
 const TIMEZONE: Param = Param::new(
     "timezone",
     "a time zone of the IANA database",
@@ -69,7 +70,7 @@ pub fn routes() -> Vec<Route> {
     vec![
         get(ALL, list, "list_triggers", "List triggers, newest first")
             .query(&[TYPE, params::WORKFLOW])
-            .pages::<TriggerDetail>()
+            .pages::<TriggerDetail>(params::TRIGGER_CURSOR)
             .refuses(&[Code::NotFound]),
         post(ALL, create, "create_trigger", "Create a schedule, a webhook or a manual trigger")
             .takes::<TriggerRequest>()
@@ -134,7 +135,7 @@ pub fn routes() -> Vec<Route> {
             "list_deliveries",
             "List the deliveries of a trigger, newest first",
         )
-        .pages::<DeliveryView>()
+        .pages::<DeliveryView>(params::NUMBER_CURSOR)
         .refuses(OF_ONE),
         post(
             "/api/v1/triggers/{trigger}/deliveries/{delivery}/redeliver",
@@ -302,7 +303,7 @@ fn count(query: &Query) -> Result<usize, Refusal> {
 
 pub async fn deliveries(app: State, query: Query, Path(id): Path<String>) -> Answer {
     let limit = query.limit()?;
-    let before = query.read("cursor", "`next` of the previous page", |text| text.parse().ok())?;
+    let before = query.number("cursor", "`next` of the previous page")?;
     let row = one(&app, &id).await?;
     let mut rows = app.engine.triggers.deliveries(app.org(), row.id, before, limit + 1).await?;
     let next = (rows.len() > limit).then(|| rows[limit - 1].seq.to_string());

@@ -25,7 +25,9 @@ const PREFIX: Param = Param::new("prefix", "only types that start with this text
 
 pub fn routes() -> Vec<Route> {
     vec![
-        get("/api/v1/types", list, "list_types", "List task types, by name").query(&[PREFIX]).pages::<TypeView>(),
+        get("/api/v1/types", list, "list_types", "List task types, by name")
+            .query(&[PREFIX])
+            .pages::<TypeView>(params::NAME_CURSOR),
         get("/api/v1/types/{type}", show, "show_type", "Show a task type").answers::<TypeView>(200, "the type"),
         put("/api/v1/types/{type}", replace, "put_type", "Register or change a task type")
             .takes::<TypeRequest>()
@@ -42,7 +44,7 @@ pub fn routes() -> Vec<Route> {
             .may_take::<ResumeRequest>()
             .answers::<TypeView>(200, "the type is not paused"),
         get("/api/v1/workers", workers, "list_workers", "List the workers seen in the last day")
-            .query(&[params::LIMIT, params::CURSOR])
+            .query(&[params::LIMIT, params::NAME_CURSOR])
             .shaped(200, "one page", crate::contract::ResponseShape::Page(|g| g.subschema_for::<WorkerView>())),
     ]
 }

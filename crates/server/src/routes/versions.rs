@@ -2,7 +2,7 @@
 
 use super::workflows::find_or_deleted;
 use super::{answer, page};
-use crate::contract::{Param, Route, get};
+use crate::contract::{Param, Route, get, params};
 use crate::query::{Query, invalid};
 use crate::{Answer, App, Path, Refusal, State, diff, views};
 use api::{Code, DiffView, GraphView, VersionEntryView, rfc3339};
@@ -12,14 +12,14 @@ use store::{VersionKey, VersionRow, WorkflowRow};
 
 const EXPECTED: &str = "the number or the hash of a version";
 
-pub const VERSION: Param = Param::new("version", EXPECTED, || json!({ "type": "string" }));
-const FROM: Param = Param::new(
-    "from",
-    "the earlier version: number or hash; by default the one before `to`",
-    || json!({ "type": "string" }),
-);
-const TO: Param =
-    Param::new("to", "the later version: number or hash; by default the current one", || json!({ "type": "string" }));
+pub const VERSION: Param = Param::new("version", EXPECTED, version_schema);
+const FROM: Param =
+    Param::new("from", "the earlier version: number or hash; by default the one before `to`", version_schema);
+const TO: Param = Param::new("to", "the later version: number or hash; by default the current one", version_schema);
+
+fn version_schema() -> Value {
+    json!({ "type": "string", "pattern": "^([0-9]{1,9}|(sha256:)?[0-9a-fA-F]{64})$" })
+}
 
 pub fn hash_schema() -> Value {
     json!({ "type": "string", "pattern": "^(sha256:)?[0-9a-fA-F]{64}$" })
@@ -34,7 +34,7 @@ pub fn routes() -> Vec<Route> {
             "list_versions",
             "List the versions of a workflow, newest first",
         )
-        .pages::<VersionEntryView>(),
+        .pages::<VersionEntryView>(params::NUMBER_CURSOR),
         get("/api/v1/workflows/{workflow}/diff", diff, "diff_versions", "Compare two versions of a workflow")
             .query(&[FROM, TO])
             .answers::<DiffView>(200, "the differences in steps and settings, and as text")
@@ -53,7 +53,7 @@ pub fn routes() -> Vec<Route> {
 
 pub async fn history(app: State, query: Query, Path(key): Path<String>) -> Answer {
     let limit = query.limit()?;
-    let before = query.read("cursor", "`next` of the previous page", |text| text.parse::<u32>().ok())?;
+    let before = query.number("cursor", "`next` of the previous page")?.map(|n| n.try_into().unwrap_or(u32::MAX));
     let row = find_or_deleted(&app, &key).await?;
     let mut versions = app.engine.workflows.versions(app.org(), row.id, before, limit + 1).await?;
     let next = (versions.len() > limit).then(|| versions[limit - 1].number.to_string());

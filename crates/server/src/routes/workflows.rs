@@ -1,6 +1,6 @@
 //! Workflows: create, validate, show, edit, start.
 
-use super::runs::notes;
+use super::runs::{notes, wait_schema};
 use super::{answer, page, started_view, versions};
 use crate::contract::{Carries, Param, ResponseShape, Route, delete as delete_route, get, params, post, put};
 use crate::error::problem_of;
@@ -24,16 +24,13 @@ const WAIT_MAX: Span = Span::from_secs(60);
 pub const LABELS_MAX: usize = 16;
 pub const KEY_MAX: usize = 255;
 
-const WAIT: Param = Param::new(
-    "wait",
-    "respond with the whole run when it has ended, or after this time (up to 60s)",
-    || json!({ "type": "string", "pattern": "^([0-9]{1,4}ms|[0-5]?[0-9]s|60s|1m)$" }),
-);
+const WAIT: Param =
+    Param::new("wait", "respond with the whole run when it has ended, or after this time (up to 60s)", wait_schema);
 
 const CALLBACK_URL: Param = Param::new(
     "callback_url",
     "a URL that is called when the run has ended",
-    || json!({ "type": "string", "format": "uri", "maxLength": 2048 }),
+    || json!({ "type": "string", "format": "uri", "pattern": "^https?://", "maxLength": 2048 }),
 );
 
 const NAME: Param =
@@ -46,14 +43,16 @@ const EXPECTED_HASH: Param = Param::new(
 const IF_MATCH: Param = Param::new(
     "If-Match",
     "the same as `expected_hash`, in quotes",
-    || json!({ "type": "string", "pattern": "^(\\*|\"[!#-~]*\")$" }),
+    || json!({ "type": "string", "pattern": "^(\\*|\"(sha256:)?[0-9a-fA-F]{64}\")$" }),
 );
 
 pub fn routes() -> Vec<Route> {
     const ALL: &str = "/api/v1/workflows";
     const ONE: &str = "/api/v1/workflows/{workflow}";
     vec![
-        get(ALL, list, "list_workflows", "List workflows, newest first").query(&[NAME]).pages::<WorkflowView>(),
+        get(ALL, list, "list_workflows", "List workflows, newest first")
+            .query(&[NAME])
+            .pages::<WorkflowView>(params::WORKFLOW_CURSOR),
         post(ALL, create, "create_workflow", "Create a workflow from a definition")
             .carries(Carries::Definition)
             .idempotent()
@@ -212,9 +211,8 @@ pub async fn edit(app: State, query: Query, Path(key): Path<String>, headers: He
 
 /// The hash that the current definition must have: `If-Match: "sha256:…"` or `?expected_hash=`.
 fn expected(query: &Query, headers: &HeaderMap) -> Result<Option<[u8; 32]>, Refusal> {
-    let Some(value) = headers.get("if-match") else {
-        return query.read("expected_hash", "the hash of a version", versions::hash);
-    };
+    let by_query = query.read("expected_hash", "the hash of a version", versions::hash)?;
+    let Some(value) = headers.get("if-match") else { return Ok(by_query) };
     let text = value.to_str().unwrap_or("?").trim();
     if text == "*" {
         return Ok(None);

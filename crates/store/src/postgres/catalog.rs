@@ -14,6 +14,7 @@ use crate::Error;
 use crate::catalog_rules::{CatalogRows, Unique};
 use crate::rows::{IdempotencyKey, StoredDefinition, VersionKey, VersionRow, WorkflowFilter, WorkflowKey, WorkflowRow};
 use crate::triggers::TriggerRow;
+use bytes::Bytes;
 use kernel::{OrgId, Timestamp, TriggerId, WorkflowId};
 use tokio_postgres::types::ToSql;
 
@@ -108,8 +109,7 @@ impl CatalogRows for Rows<'_> {
     }
 
     async fn put_version_source(&self, row: &WorkflowRow, source: &Bytes) -> Attempted<()> {
-        let params: [&(dyn ToSql + Sync); 4] =
-            [&&source[..], &org_of(row.org), &Id(row.id.0), &i64::from(row.version)];
+        let params: [&(dyn ToSql + Sync); 4] = [&&source[..], &org_of(row.org), &Id(row.id.0), &i64::from(row.version)];
         self.0.execute(sql!("version_source_put"), &params).await.map(drop)
     }
 

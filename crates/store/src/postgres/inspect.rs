@@ -171,7 +171,13 @@ fn workflow(row: &Row) -> Attempted<Catalogued> {
 fn version(row: &Row) -> Attempted<Catalogued> {
     let (org, workflow) = (org(row, 0)?, WorkflowId(id(row, 1)?));
     let source: Option<Vec<u8>> = get(row, 4)?;
-    Ok(Catalogued::Version { org, workflow, number: number(row, 2)?, hash: hash(row, 3)?, source: source.map(Into::into) })
+    Ok(Catalogued::Version {
+        org,
+        workflow,
+        number: number(row, 2)?,
+        hash: hash(row, 3)?,
+        source: source.map(Into::into),
+    })
 }
 
 fn definition(row: &Row) -> Attempted<Catalogued> {

@@ -10,6 +10,7 @@ use crate::catalog_rules::{CatalogRows, Unique};
 use crate::rows::{IdempotencyKey, StoredDefinition, VersionKey, VersionRow, WorkflowFilter, WorkflowKey, WorkflowRow};
 use crate::triggers::TriggerRow;
 use crate::{Error, Result};
+use bytes::Bytes;
 use kernel::{OrgId, Timestamp, TriggerId, WorkflowId};
 use rusqlite::types::FromSql;
 use rusqlite::{Connection, OptionalExtension, Params, params};
@@ -119,11 +120,7 @@ impl CatalogRows for Rows<'_> {
         ready(self.execute(sql!("version_insert"), version).map(drop))
     }
 
-    fn put_version_source(
-        &self,
-        row: &WorkflowRow,
-        source: &Bytes,
-    ) -> impl Future<Output = Attempted<()>> + Send {
+    fn put_version_source(&self, row: &WorkflowRow, source: &Bytes) -> impl Future<Output = Attempted<()>> + Send {
         let version = params![&source[..], row.org.0, row.id.0, row.version];
         ready(self.execute(sql!("version_source_put"), version).map(drop))
     }

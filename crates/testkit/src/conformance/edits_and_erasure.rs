@@ -109,7 +109,14 @@ async fn a_rolled_back_group_leaves_other_writes_alone(store: Arc<dyn Store>) {
 fn edit(seen: &WorkflowRow, change: impl FnOnce(&mut WorkflowRow)) -> WorkflowEdit {
     let mut row = seen.clone();
     change(&mut row);
-    WorkflowEdit { seen: seen.clone(), row, definition: None, version_from: None, source: None, trigger: OwnTrigger::Keep }
+    WorkflowEdit {
+        seen: seen.clone(),
+        row,
+        definition: None,
+        version_from: None,
+        source: None,
+        trigger: OwnTrigger::Keep,
+    }
 }
 
 async fn a_workflow_edit_needs_the_current_row(store: Arc<dyn Store>) {

@@ -40,7 +40,7 @@ impl Case {
                 assert_eq!(answer.status, 204, "{}", answer.text());
                 self.workflows[found].is_deleted = true;
                 self.triggers.retain(|trigger| trigger.workflow != found);
-                // Nobody could resume it any more, so the runs that waited for that start.
+                // A deleted workflow cannot be resumed, so the runs that waited for that start.
                 self.start_queued(found);
             }
         }
