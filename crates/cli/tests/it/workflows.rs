@@ -410,3 +410,37 @@ fn decision_11_an_idempotency_key_makes_one_workflow() {
     assert_eq!(server.post("/api/v1/workflows", &definition).refusal(409), "name_taken", "without the key");
     assert_eq!(server.list("/api/v1/workflows").len(), 1);
 }
+
+#[test]
+fn r9_each_version_keeps_its_own_order_of_steps_and_its_label() {
+    let server = Server::start();
+    let text = |name: &str, version: &str, steps: [&str; 3]| {
+        let steps: String = steps.iter().map(|step| format!("  {step}: {{ noop: {{}} }}\n")).collect();
+        format!("name: {name}\nversion: \"{version}\"\ntasks:\n{steps}")
+    };
+    let (first, second) = (["b", "c", "a"], ["c", "a", "b"]);
+    server.define(&text("one", "1.0", first));
+    server.define(&text("two", "2.4-beta", second));
+    let shown = |name: &str| {
+        let workflow = server.get(&format!("/api/v1/workflows/{name}")).data(200);
+        let run = server.finished(&server.trigger(name, &json!({})));
+        let graph = server.get(&format!("/api/v1/runs/{}/graph", run["id"].as_str().expect("an id"))).data(200);
+        let names = |steps: &Value| steps.as_object().expect("steps").keys().cloned().collect::<Vec<_>>();
+        let nodes = graph["nodes"].as_array().expect("nodes");
+        let nodes: Vec<String> = nodes.iter().map(|node| node["step"].as_str().expect("a name").to_owned()).collect();
+        assert_eq!(names(&workflow["definition"]["tasks"]), names(&run["tasks"]));
+        assert_eq!(nodes, names(&run["tasks"]));
+        assert_eq!(workflow["definition"]["version"], workflow["version_label"]);
+        (workflow["hash"].clone(), workflow["version_label"].clone(), nodes.join(" "))
+    };
+    let (one, two) = (shown("one"), shown("two"));
+    assert_eq!(one.0, two.0, "equal but for their order and their names");
+    assert_eq!((one.1, one.2.as_str()), (json!("1.0"), "b c a"));
+    assert_eq!((two.1, two.2.as_str()), (json!("2.4-beta"), "c a b"));
+    // The same definition in another order is no new version, but is shown as it was last written.
+    let yaml = text("two", "2.4", ["a", "b", "c"]);
+    let changed = server.send("PUT", "/api/v1/workflows/two", &[("Content-Type", "application/yaml")], yaml.as_bytes());
+    assert_eq!(changed.data(200)["version"], 1);
+    let (_, label, _) = shown("two");
+    assert_eq!(label, json!("2.4"));
+}

@@ -96,7 +96,7 @@ impl Cluster {
         }
         let is_new = known.revision.is_none();
         // First, and even if a read below fails: callers from now on read the present rows.
-        self.caches.workflows.forget_names();
+        self.caches.workflows.forget_all();
         self.caches.types.forget_all();
         let paused: BTreeSet<WorkflowId> =
             self.core.store.workflow_pauses().await?.into_iter().map(|pause| pause.workflow).collect();

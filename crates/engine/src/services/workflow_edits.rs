@@ -60,7 +60,7 @@ impl Workflows {
             let edit = self.edited(seen, change, own.as_ref())?;
             let outcome = self.core.written(self.core.store.edit_workflow(&edit).await);
             // Also when the outcome is unknown: the cache may be wrong.
-            self.cache.forget_names();
+            self.cache.forget_all();
             match outcome? {
                 Edited::Done => {
                     self.schedule_changed.notify_one();

@@ -51,6 +51,13 @@ impl WorkflowCache {
         names.writes += 1;
         names.resolved.clear();
     }
+
+    /// Called when a workflow was edited: the author's text of a version may have changed, and with it the order of its
+    /// steps.
+    pub(super) fn forget_all(&self) {
+        lock(&self.versions).clear();
+        self.forget_names();
+    }
 }
 
 pub struct Workflows {
