@@ -34,7 +34,7 @@ const ALL: &[Migration] = &[
     migration!(6, "0006", "listed"),
     migration!(7, "0007", "every_run_listed"),
     migration!(8, "0008", "lowering"),
-    migration!(9, "0009", "failed_steps"),
+    migration!(9, "0009", "failed_steps_and_texts"),
 ];
 
 const BOOKKEEPING: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (

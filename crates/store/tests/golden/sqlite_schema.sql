@@ -191,7 +191,7 @@ CREATE TABLE versions (
     number   INTEGER NOT NULL,
     hash     BLOB    NOT NULL,
     source   TEXT    NOT NULL,
-    at       INTEGER NOT NULL,
+    at       INTEGER NOT NULL, definition BLOB,
     PRIMARY KEY (org, workflow, number)
 ) STRICT, WITHOUT ROWID;
 
