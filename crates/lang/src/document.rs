@@ -312,7 +312,10 @@ fn own_trigger(fields: &Fields<'_>, problems: &mut Problems<'_>) -> Option<Optio
                 Some(node) => fields::object(node, "schedule", problems).unwrap_or(none),
                 None => none,
             };
-            policies.check(&Shape::only(&["missed", "missed_window", "overlap", "jitter", "input"]), problems);
+            policies.check(
+                &Shape::only(&["missed", "missed_window", "missed_max", "overlap", "jitter", "input"]),
+                problems,
+            );
             let schedule = trigger::schedule(cron, fields.get("timezone"), &policies, problems)?;
             Some(Some(Spec::Schedule(Box::new(schedule))))
         }

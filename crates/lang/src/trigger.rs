@@ -44,6 +44,8 @@ pub struct Schedule {
     pub missed: Missed,
     /// How far back missed fire times are caught up.
     pub missed_window: Span,
+    /// With `missed: all`: the most missed fire times that are caught up, the latest ones.
+    pub missed_max: Option<u32>,
     pub overlap: Overlap,
     /// Each run starts up to this much after its fire time.
     pub jitter: Span,
@@ -91,12 +93,13 @@ words! {
 /// The default of `missed_window`.
 const WINDOW: Span = Span::from_days(1);
 const WINDOW_MAX: Span = Span::from_days(31);
+const MISSED_MAX: i64 = 1_000;
 const JITTER_MAX: Span = Span::from_secs(3_600);
 /// The most bytes of an `input`, the same as of a body that arrives.
 const INPUT_MAX: usize = 256 * 1024;
 
 pub(crate) const SCHEDULE: Shape = Shape {
-    known: &["cron", "timezone", "missed", "missed_window", "overlap", "jitter", "input"],
+    known: &["cron", "timezone", "missed", "missed_window", "missed_max", "overlap", "jitter", "input"],
     later: &[],
     synonyms: &[
         ("tz", "timezone"),
@@ -170,11 +173,15 @@ pub fn body(input: Option<&Json>, arrived: Option<Json>) -> Json {
 
 impl Schedule {
     fn shown(&self) -> Json {
-        json!({
+        let mut shown = json!({
             "cron": self.text, "timezone": self.timezone, "missed": self.missed.as_str(),
             "missed_window": self.missed_window.to_string(), "overlap": self.overlap.as_str(),
             "jitter": self.jitter.to_string(),
-        })
+        });
+        if let Some(most) = self.missed_max {
+            shown["missed_max"] = json!(most);
+        }
+        shown
     }
 }
 
@@ -239,6 +246,14 @@ pub(crate) fn schedule(
     };
     let missed =
         fields.get("missed").map_or(Some(Missed::Latest), |n| fields::word(n, "missed", Missed::WORDS, problems));
+    let missed_max = fields.get("missed_max").map_or(Some(None), |node| {
+        if missed.is_some_and(|missed| missed != Missed::All) {
+            let draft = Draft::new(codes::INVALID_VALUE, node.span.clone(), "`missed_max` limits `missed: all`");
+            problems.push(draft.hint("add `missed: all`, or remove it"));
+            return None;
+        }
+        fields::whole(node, "missed_max", 1..=MISSED_MAX, problems).map(|most| Some(most as u32))
+    });
     let overlap =
         fields.get("overlap").map_or(Some(Overlap::Allow), |n| fields::word(n, "overlap", Overlap::WORDS, problems));
     let mut span = |name: &str, default: Span, most: Span| match fields.get(name) {
@@ -255,6 +270,7 @@ pub(crate) fn schedule(
         timezone,
         missed: missed?,
         missed_window: missed_window?,
+        missed_max: missed_max?,
         overlap: overlap?,
         jitter: jitter?,
         input: input?,

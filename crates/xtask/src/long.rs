@@ -54,6 +54,11 @@ const STAGES: &[Stage] = &[
         &[("ONWARD_LONG", "1")],
     ),
     (
+        "10,000 overdue timers after a crash",
+        &["test", "--release", "--package", "onward", "--test", "it", "p4_p9"],
+        &[("ONWARD_LONG", "1")],
+    ),
+    (
         "end to end on Postgres",
         &["test", "--package", "onward", "--test", "it", "--quiet"],
         &[("ONWARD_TEST_STORE", "postgres")],

@@ -51,7 +51,7 @@ fn p4_a_sleeper_wakes_after_a_crash_and_not_early() {
     let view = server.finished(&run);
     assert_eq!(view["status"], "completed");
     let woken = micros(&view["tasks"]["nap"]["finished_at"]);
-    assert!((wake..wake + 5_000_000).contains(&woken), "R31: {} µs late", woken - wake);
+    assert!((wake..wake + 2_000_000).contains(&woken), "R31, twice the second of P4: {} µs late", woken - wake);
     assert_eq!(
         (upstream.effects_on("/a").len(), upstream.effects_on("/b").len()),
         (1, 1),
@@ -65,10 +65,52 @@ fn p4_a_timer_that_became_due_while_the_server_was_down_fires_at_once() {
     let run = server.trigger(&server.workflow("nap: { sleep: 300ms }\nb: { noop: {}, needs: [nap] }"), &json!(null));
     let wake = micros(&server.when(&run, "nap", "sleeping")["tasks"]["nap"]["wake_at"]);
     server.kill();
-    let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros() as i64;
     eventually("the timer is overdue", || (now() > wake).then_some(()));
     server.start_again();
     assert_eq!(server.finished(&run)["status"], "completed");
+}
+
+/// Microseconds since 1970, by the clock of this machine.
+fn now() -> i64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_micros() as i64
+}
+
+/// P4 and P9 promise two seconds; a loaded machine gets twice that. In the long tier with all 10,000 timers.
+#[test]
+fn p4_p9_overdue_timers_and_interrupted_steps_go_on_within_seconds_of_readiness() {
+    let timers = if std::env::var_os("ONWARD_LONG").is_some() { 10_000 } else { 1_000 };
+    let upstream = Upstream::start();
+    let mut server = Server::start();
+    upstream.on("/slow", [Act::Hang, status(200)]);
+    let interrupted = server.trigger(&server.workflow(&upstream.fill("a: { url: $UP/slow }")), &json!(null));
+    upstream.wait_for("/slow", 1);
+    let nap = server.workflow("nap: { sleep: 1s }");
+    let started = now();
+    for _ in 0..timers / 1_000 {
+        let batch = json!({ "items": vec![json!({ "body": {} }); 1_000] });
+        server.post(&format!("/api/v1/workflows/{nap}/trigger-batch"), &batch).data(201);
+    }
+    server.kill();
+    eventually("every timer is overdue", || (now() > started + 2_000_000).then_some(()));
+    server.start_again();
+    let ready = now();
+    assert_eq!(server.finished(&interrupted)["status"], "completed");
+    let late = micros(&server.run(&interrupted)["finished_at"]) - ready;
+    assert!(late < 4_000_000, "the interrupted step ended {late} µs after readiness");
+    eventually("every sleeper ends", || {
+        server.get(&format!("/api/v1/runs?workflow={nap}&status=waiting&limit=1")).json()["data"]
+            .as_array()?
+            .is_empty()
+            .then_some(())
+    });
+    let ends: Vec<i64> = server
+        .list(&format!("/api/v1/runs?workflow={nap}"))
+        .iter()
+        .map(|run| micros(&run["finished_at"]) - ready)
+        .collect();
+    assert_eq!(ends.len(), timers);
+    let last = ends.iter().max().copied().unwrap_or_default();
+    assert!(last < 4_000_000, "the last timer fired {last} µs after readiness");
 }
 
 #[test]

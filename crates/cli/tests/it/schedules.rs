@@ -147,6 +147,7 @@ fn a14_each_missed_policy_after_three_hours_of_downtime() {
         ("latest", json!({})),
         ("all", json!({ "missed": "all" })),
         ("window", json!({ "missed": "all", "missed_window": "2h" })),
+        ("max", json!({ "missed": "all", "missed_max": 1 })),
     ];
     let triggers: Vec<(&str, String)> = policies
         .into_iter()
@@ -162,6 +163,7 @@ fn a14_each_missed_policy_after_three_hours_of_downtime() {
         ("latest", vec!["10:00 skipped missed", "11:00 skipped missed", "12:00 started"]),
         ("all", vec!["10:00 started", "11:00 started", "12:00 started"]),
         ("window", vec!["10:00 skipped missed 1 fire times", "11:00 started", "12:00 started"]),
+        ("max", vec!["10:00 skipped missed", "11:00 skipped missed", "12:00 started"]),
     ]);
     for (name, trigger) in &triggers {
         let expected = &expected[name];

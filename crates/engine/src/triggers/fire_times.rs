@@ -67,15 +67,17 @@ pub fn due(
         }
     };
     let newest = fire_times.last().map(|fire_time| fire_time.nominal);
-    for fire_time in &mut fire_times {
+    let mut caught_up = 0;
+    for fire_time in fire_times.iter_mut().rev() {
         let is_outside = now.since(fire_time.nominal) > schedule.missed_window;
-        fire_time.is_skipped = now.since(fire_time.at) > LATE
-            && delayed_since.is_none_or(|since| fire_time.nominal < since)
+        let is_missed = now.since(fire_time.at) > LATE && delayed_since.is_none_or(|since| fire_time.nominal < since);
+        fire_time.is_skipped = is_missed
             && match schedule.missed {
                 Missed::Skip => true,
                 Missed::Latest => is_outside || Some(fire_time.nominal) != newest,
-                Missed::All => is_outside,
+                Missed::All => is_outside || schedule.missed_max.is_some_and(|most| caught_up >= most),
             };
+        caught_up += u32::from(is_missed && !fire_time.is_skipped);
     }
     Due { gone, fire_times, cursor, next_at }
 }
@@ -138,6 +140,7 @@ mod tests {
         assert_eq!(hourly(r#","missed":"skip""#), "(10:00) (11:00) (12:00)");
         assert_eq!(hourly(""), "(10:00) (11:00) 12:00");
         assert_eq!(hourly(r#","missed":"all""#), "10:00 11:00 12:00");
+        assert_eq!(hourly(r#","missed":"all","missed_max":2"#), "(10:00) 11:00 12:00", "p12: the latest ones");
         assert_eq!(hourly(r#","missed":"all","missed_window":"2h""#), "1 gone 11:00 12:00");
         assert_eq!(hourly(r#","missed_window":"10m""#), "3 gone", "even the newest is too old");
         assert_eq!(hourly(r#","missed":"all","missed_window":"0s""#), "3 gone");

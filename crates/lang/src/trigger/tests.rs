@@ -142,6 +142,8 @@ fn a10_an_invalid_schedule_is_refused() {
         (json!({ "cron": "* * * * *", "overlap": "drop" }), "invalid_value config.overlap"),
         (json!({ "cron": "* * * * *", "jitter": "2h" }), "out_of_range config.jitter"),
         (json!({ "cron": "* * * * *", "missed_window": "32d" }), "out_of_range config.missed_window"),
+        (json!({ "cron": "* * * * *", "missed": "all", "missed_max": 1001 }), "out_of_range config.missed_max"),
+        (json!({ "cron": "* * * * *", "missed_max": 5 }), "invalid_value config.missed_max"),
         (json!({ "cron": "* * * * *", "tz": "Etc/UTC" }), "unknown_field config.tz"),
     ] {
         assert_eq!(problems("schedule", config.clone()), expected, "{config}");
