@@ -1,8 +1,11 @@
-//! Checks of the journal as one sequence: time never runs backwards, and the runs created and ended match the rows.
+//! Checks of the journal as one sequence: time never runs backwards, the runs created and ended match the rows, and no
+//! concurrency group ever had more open runs than its limit.
 
 use super::{Code, Problem, Report};
+use crate::concurrency_groups;
 use crate::services::virtual_clock::ACCEPTED;
-use kernel::{Event, OrgId, Record, RunId, Timestamp};
+use kernel::{Event, OrgId, Record, RunId, RunStatus, Timestamp};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use store::inspect::Inspection;
 use store::{Error, RunRow};
 
@@ -14,15 +17,27 @@ const EPOCH: &str = "epoch";
 pub(super) struct JournalPass {
     latest: Timestamp,
     created: u64,
-    ended: u64,
+    /// By status.
+    ended: BTreeMap<&'static str, u64>,
     epoch: u64,
+    groups: HashMap<[u8; 16], OpenRuns>,
+    /// The concurrency group of each open run that has one.
+    group_of: HashMap<RunId, [u8; 16]>,
     /// Records up to this time were accepted although they were of the future.
     accepted: Timestamp,
     /// With several writers, clocks may disagree, so records of different runs may be out of order.
     has_single_writer: bool,
-    /// The number of run rows, and of those that have ended.
+    /// The number of run rows, and of those that have ended, by status.
     rows: u64,
-    rows_ended: u64,
+    rows_ended: BTreeMap<&'static str, u64>,
+}
+
+/// The open runs of a concurrency group.
+#[derive(Default)]
+struct OpenRuns {
+    runs: HashSet<RunId>,
+    /// The newest run of the group, and its limit, which holds for all.
+    newest: (RunId, u32),
 }
 
 impl JournalPass {
@@ -34,7 +49,9 @@ impl JournalPass {
 
     pub(super) fn expect(&mut self, row: &RunRow) {
         self.rows += 1;
-        self.rows_ended += u64::from(row.status.is_terminal());
+        if row.status.is_terminal() {
+            *self.rows_ended.entry(row.status.as_str()).or_default() += 1;
+        }
     }
 
     pub(super) fn record(&mut self, pos: i64, (org, run): (OrgId, RunId), body: &[u8], report: &mut Report) {
@@ -50,15 +67,58 @@ impl JournalPass {
             self.latest = self.latest.max(record.at);
         }
         for event in &record.events {
-            match event {
-                Event::Created { .. } => self.created += 1,
-                Event::RunCompleted {}
-                | Event::RunFailed { .. }
-                | Event::RunCancelled { .. }
-                | Event::RunTimeout {} => self.ended += 1,
-                Event::Started { epoch, .. } => self.epoch = self.epoch.max(*epoch),
-                _ => {}
+            let end = match event {
+                Event::Created { .. } => {
+                    self.created += 1;
+                    None
+                }
+                Event::RunCompleted {} => Some(RunStatus::Completed),
+                Event::RunFailed { .. } => Some(RunStatus::Failed),
+                Event::RunCancelled { .. } => Some(RunStatus::Cancelled),
+                Event::RunTimeout {} => Some(RunStatus::Timeout),
+                Event::Started { epoch, .. } => {
+                    self.epoch = self.epoch.max(*epoch);
+                    None
+                }
+                _ => None,
+            };
+            if let Some(status) = end {
+                *self.ended.entry(status.as_str()).or_default() += 1;
             }
+        }
+        if self.has_single_writer {
+            self.check_group((org, run), &record.events, report);
+        }
+    }
+
+    /// I33: the journal of a single writer shows every group at every moment.
+    fn check_group(&mut self, (org, run): (OrgId, RunId), events: &[Event], report: &mut Report) {
+        for event in events {
+            if let Event::Created { origin } = event
+                && let Some(group) = &origin.concurrency_group
+            {
+                let id = concurrency_groups::id(origin.workflow, &group.key);
+                self.group_of.insert(run, id);
+                let newest = &mut self.groups.entry(id).or_default().newest;
+                *newest = (*newest).max((run, group.limit));
+            }
+        }
+        let Some(group) = self.group_of.get(&run).and_then(|id| self.groups.get_mut(id)) else { return };
+        if events.iter().any(Event::is_end) {
+            group.runs.remove(&run);
+            self.group_of.remove(&run);
+            return;
+        }
+        let is = |wanted: fn(&Event) -> bool| events.iter().any(wanted);
+        let begins = is(|e| matches!(e, Event::Created { .. })) && !is(|e| matches!(e, Event::Queued { .. }));
+        if !begins && !is(|e| matches!(e, Event::Admitted {})) {
+            return;
+        }
+        group.runs.insert(run);
+        let (open, limit) = (group.runs.len(), group.newest.1);
+        if open > limit as usize {
+            let message = format!("with it, {open} runs of its concurrency group were open; the limit was {limit}");
+            report.add(Problem { code: Code::LimitExceeded, org: Some(org), run: Some(run), step: None, message });
         }
     }
 
@@ -68,7 +128,7 @@ impl JournalPass {
             report.say(Code::Conservation, None, message);
         }
         if self.ended != self.rows_ended {
-            let message = format!("the journal ended {} runs, the table has {} ended", self.ended, self.rows_ended);
+            let message = format!("the journal ended {:?} runs, the table has {:?}", self.ended, self.rows_ended);
             report.say(Code::Conservation, None, message);
         }
         let claimed = inspection.setting(EPOCH)?.map_or(Some(0), |text| text.parse::<u64>().ok());

@@ -3,7 +3,7 @@
 use super::sample::Sample;
 use crate::support::Place;
 use engine::verify::Code;
-use kernel::event::{Because, Failure};
+use kernel::event::{Because, ConcurrencyGroup, Failure};
 use kernel::run::State;
 use kernel::{Event, Record, RunId, Timestamp, wire};
 use rusqlite::{Connection, Params};
@@ -265,6 +265,13 @@ pub const ALL: &[(Code, &str, Damage)] = &[
     (Code::DefinitionDamaged, "plan", sql!("UPDATE definitions SET plan = CAST(plan || x'00' AS BLOB)")),
     (Code::DefinitionDamaged, "source", sql!("UPDATE definitions SET source = x'7b'")),
     (Code::DefinitionHash, "edited", sql!("UPDATE definitions SET source = CAST(replace(source, '8h', '9h') AS BLOB)")),
+    (Code::LimitExceeded, "one too many", |p| {
+        p.edit(p.s.waiting, 1, |record| {
+            if let Some(Event::Created { origin }) = record.events.first_mut() {
+                origin.concurrency_group = Some(ConcurrencyGroup { key: "k".into(), limit: 0, ..Default::default() });
+            }
+        });
+    }),
     (Code::OriginDiffers, "name", sql!("UPDATE runs SET workflow_name = 'other'")),
     (Code::OriginDiffers, "version", sql!("UPDATE runs SET version = 2")),
     (Code::OriginDiffers, "form", sql!("UPDATE runs SET form = 'script'")),
