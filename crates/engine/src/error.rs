@@ -34,8 +34,12 @@ pub enum Error {
     InvalidConcurrencyKey(String),
     #[error("this idempotency key was used for another request")]
     KeyReused,
-    #[error("there is no workflow `{0}`")]
-    NoWorkflow(String),
+    #[error("there is no workflow `{key}`")]
+    NoWorkflow {
+        key: String,
+        /// The name that a misspelt key probably means.
+        nearest: Option<String>,
+    },
     #[error("the webhook path is taken")]
     PathTaken,
     #[error("the trigger has no secret to keep")]

@@ -138,7 +138,13 @@ impl From<engine::Error> for Refusal {
             Error::PathTaken | Error::Taken(store::NameTaken::Path) => {
                 Refusal::new(Code::PathTaken, "another trigger has this webhook path").hint("choose another").at("path")
             }
-            Error::NoWorkflow(_) => Refusal::new(Code::UnknownWorkflow, message).at("workflow"),
+            Error::NoWorkflow { nearest, .. } => {
+                let refusal = Refusal::new(Code::UnknownWorkflow, message).at("workflow");
+                match nearest {
+                    Some(name) => refusal.hint(format!("did you mean `{name}`?")),
+                    None => refusal,
+                }
+            }
             Error::NoSecret => {
                 Refusal::new(Code::SecretMissing, message).hint("give a `secret`, or `unsigned: true`").at("has_secret")
             }

@@ -126,6 +126,10 @@ fn a_misspelt_workflow_gets_a_suggestion() {
         assert_eq!(answer.refusal(404), "not_found", "{path}");
         assert_eq!(answer.json()["error"]["hint"], "did you mean `order-processing`?", "{path}");
     }
+    let trigger = json!({ "name": "t", "type": "manual", "workflow": "Order Procesing" });
+    let refused = server.post("/api/v1/triggers", &trigger);
+    assert_eq!(refused.refusal(422), "unknown_workflow");
+    assert_eq!(refused.json()["error"]["hint"], "did you mean `Order Processing`?");
     assert_eq!(server.get("/api/v1/workflows/unlike").json()["error"].get("hint"), None);
     let said = Shell::new(&server).run_with(&["trigger", "Order Procesing"], "");
     assert!(said.code == 1 && said.err.contains("did you mean `Order Processing`?"), "{said:?}");

@@ -48,7 +48,7 @@ impl Triggers {
         request: TriggerRequest,
         idempotency: Option<Key>,
     ) -> Result<(TriggerRow, bool), Error> {
-        let workflow = self.workflows.get(org, &request.workflow).await?.ok_or(Error::NoWorkflow(request.workflow))?;
+        let workflow = self.workflows.expect(org, &request.workflow).await?;
         let now = self.core.now();
         let spec = complete(request.spec, None)?;
         let new = TriggerRow { note: request.note, ..new_row(org, workflow.id, request.name, &spec, now)? };
@@ -69,7 +69,7 @@ impl Triggers {
                 return Ok((self.found(org, trigger).await?, true));
             }
             Err(TriggerTaken::Path) => return Err(Error::PathTaken),
-            Err(TriggerTaken::Workflow) => return Err(Error::NoWorkflow(workflow.name)),
+            Err(TriggerTaken::Workflow) => return Err(Error::NoWorkflow { key: workflow.name, nearest: None }),
         }
         self.schedule_changed.notify_one();
         Ok((new.row, false))
@@ -115,7 +115,7 @@ impl Triggers {
                 Ok(request) => request,
                 Err(problems) => return Ok(Err(problems)),
             };
-            let to = self.workflows.get(org, &request.workflow).await?.ok_or(Error::NoWorkflow(request.workflow))?;
+            let to = self.workflows.expect(org, &request.workflow).await?;
             let spec = complete(request.spec, Some(&row))?;
             let config = spec.config().to_string();
             if row.is_owned && (request.name != row.name || to.id != row.workflow || config != row.config) {
@@ -171,7 +171,9 @@ impl Triggers {
         match self.core.written(self.core.store.change_trigger(&change).await)? {
             Changed::Stale => return Ok(None),
             Changed::PathTaken => return Err(Error::PathTaken),
-            Changed::NoWorkflow => return Err(Error::NoWorkflow(change.row.workflow.to_string())),
+            Changed::NoWorkflow => {
+                return Err(Error::NoWorkflow { key: change.row.workflow.to_string(), nearest: None });
+            }
             Changed::Done => {}
         }
         if !change.row.enabled {
@@ -226,8 +228,10 @@ impl Triggers {
         variables: Bytes,
         key: Option<&str>,
     ) -> Result<Started, Error> {
-        let found = self.workflows.resolve(org, workflow).await?;
-        let workflow = found.ok_or_else(|| Error::NoWorkflow(workflow.to_owned()))?;
+        let workflow = match self.workflows.resolve(org, workflow).await? {
+            Some(found) => found,
+            None => return Err(self.workflows.unknown(org, workflow).await),
+        };
         let id = workflow.row.id;
         let idempotency = key.map(|given| {
             let fingerprint = Sha256::new().chain_update(b"manual\0").chain_update(id.0);

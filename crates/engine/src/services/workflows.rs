@@ -152,6 +152,20 @@ impl Workflows {
         Ok(lang::nearest(key, names).map(str::to_owned))
     }
 
+    /// A workflow that a request names.
+    pub(super) async fn expect(&self, org: OrgId, key: &str) -> Result<WorkflowRow, Error> {
+        match self.get(org, key).await? {
+            Some(row) => Ok(row),
+            None => Err(self.unknown(org, key).await),
+        }
+    }
+
+    /// There is no such workflow, but perhaps one with a similar name.
+    pub(super) async fn unknown(&self, org: OrgId, key: &str) -> Error {
+        let nearest = self.nearest(org, key).await.ok().flatten();
+        Error::NoWorkflow { key: key.to_owned(), nearest }
+    }
+
     /// Workflows without the built-in one. Its id is the smallest possible, so removing it only shortens the last page.
     pub async fn list(&self, org: OrgId, filter: &WorkflowFilter) -> Result<Vec<WorkflowRow>, Error> {
         let mut rows = self.core.store.workflows(org, filter).await?;
