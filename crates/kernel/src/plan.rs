@@ -344,12 +344,13 @@ impl Plan {
     }
 
     pub fn decode(bytes: &[u8]) -> Result<Plan, wire::Error> {
-        let layout: Layout = wire::open(FORMAT, bytes)?;
-        let rest = Layout { nodes: Vec::new(), ..layout.clone() };
-        if wire::Value::is_newer(&rest) {
+        let mut layout: Layout = wire::open(FORMAT, bytes)?;
+        // A node that this release does not understand holds up its step only.
+        let nodes = std::mem::take(&mut layout.nodes);
+        if wire::Value::is_newer(&layout) {
             return Err(wire::Error::Newer("plan"));
         }
-        Plan::new(layout).map_err(wire::Error::Malformed)
+        Plan::new(Layout { nodes, ..layout }).map_err(wire::Error::Malformed)
     }
 
     /// Whether this release understands the step. One that it does not understand stays pending, and its run waits for

@@ -157,7 +157,7 @@ impl Workflows {
     }
 
     /// A version with its plan.
-    pub async fn plan(&self, row: &WorkflowRow, version: &VersionRow) -> Result<Arc<Version>, Error> {
+    pub async fn version_with_plan(&self, row: &WorkflowRow, version: &VersionRow) -> Result<Arc<Version>, Error> {
         Ok(self.pinned(row.org, row.id, version.number, &row.name, (version.hash, None)).await?)
     }
 

@@ -241,9 +241,7 @@ impl AdvanceState<'_> {
             }
         }
     }
-}
 
-impl AdvanceState<'_> {
     /// Asks whether the host of a request is down. Neither a step with a retry policy of its own nor an operator who asks
     /// for an attempt waits for that.
     fn held_back(&self, step: u32, work: &Work) -> Option<HeldBack> {

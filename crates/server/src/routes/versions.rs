@@ -93,7 +93,7 @@ pub async fn diff(app: State, query: Query, Path(key): Path<String>) -> Answer {
 pub async fn graph(app: State, query: Query, Path(key): Path<String>) -> Answer {
     let row = find_or_deleted(&app, &key).await?;
     let chosen = of(&app, &row, &query).await?;
-    Ok(answer(200, views::graph::of_version(&*app.engine.workflows.plan(&row, &chosen.version).await?)))
+    Ok(answer(200, views::graph::of_version(&*app.engine.workflows.version_with_plan(&row, &chosen.version).await?)))
 }
 
 /// The version that `?version=` names; by default the current one.

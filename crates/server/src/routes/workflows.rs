@@ -171,7 +171,7 @@ pub async fn show(app: State, query: Query, Path(key): Path<String>) -> Answer {
     let source = versions::source(&chosen);
     if chosen.version.number != row.version {
         (row.version, row.hash) = (chosen.version.number, chosen.version.hash);
-        row.steps = app.engine.workflows.plan(&row, &chosen.version).await?.order.len() as u32;
+        row.steps = app.engine.workflows.version_with_plan(&row, &chosen.version).await?.order.len() as u32;
     }
     let definition = Some(views::definition(&row, chosen.label.as_deref(), source));
     let pause = app.engine.workflows.paused(app.org(), row.id).await?;
