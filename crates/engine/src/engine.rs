@@ -13,6 +13,7 @@ use crate::secret::Secret;
 use crate::services::clock_skew::{self, SkewLevel};
 use crate::services::cluster::{Caches, Cluster};
 use crate::services::core::{Callbacks, Core, Health};
+use crate::services::deferred_inputs::DeferredInputs;
 use crate::services::engine_loop::{self, Inbox, LoopServices};
 use crate::services::id_generator::IdGenerator;
 use crate::services::outbox::{Outbox, OutboxQueue};
@@ -95,6 +96,7 @@ impl Engine {
         let (schedule_changed, retention_wake) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let http_queue = Arc::new(HttpQueue::new(&options.http));
         let (outbox_queue, released) = OutboxQueue::new();
+        let (deferrals, deferred_inputs) = DeferredInputs::new(core.clone(), cluster.clone());
         let workflows =
             Arc::new(Workflows::new(core.clone(), cluster.clone(), workflow_cache, schedule_changed.clone()));
         let runs = Arc::new(Runs::new(core.clone(), cluster.clone(), workflows.clone(), http_queue.clone()));
@@ -133,10 +135,12 @@ impl Engine {
             cluster: cluster.clone(),
             subscribers,
             outbox: outbox_queue.clone(),
+            deferrals,
             http_queue,
         };
         engine_loop::spawn(services, mailbox, executors);
         tokio::spawn(cluster.clone().run());
+        tokio::spawn(deferred_inputs.run());
         cluster.listen();
         if let Some(span) = options.retention {
             let retention = Retention::new(core.clone(), cluster, runs.clone(), retention_wake);

@@ -14,6 +14,7 @@
 mod admission;
 mod atomic_groups;
 mod commands;
+mod inbox_rows;
 mod live_run;
 mod loading;
 mod shared_runs;
@@ -28,11 +29,16 @@ use crate::nodes::Nodes;
 use crate::task_queue::{Sizes, TaskQueue};
 use atomic_groups::AtomicGroup;
 pub use commands::{Command, LoadFailure, QueueQuery, Reply, Resumed, StartRun};
+use inbox_rows::InboxRows;
+pub use inbox_rows::{DeferredInput, InboxInput};
 use kernel::advance::{HeldBack, NextRequest, OfferedTask, Work};
 use kernel::event::Queue;
+use kernel::inbox::{StoredAnswer, StoredInput};
 use kernel::plan::Form;
 use kernel::planted_bugs::{self, Bug};
-use kernel::{Admission, Context, Effect, Input, OrgId, Payloads, Run, RunId, RunStatus, Span, Timestamp, advance};
+use kernel::{
+    Admission, Context, Effect, InboxId, Input, OrgId, Payloads, Run, RunId, RunStatus, Span, Timestamp, advance,
+};
 use live_run::LiveRun;
 pub use snapshots::StoredBytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -44,7 +50,7 @@ pub use turn::{Released, Turn};
 
 /// The pause after a failed read of a run or a payload.
 const READ_PAUSE: Span = Span::from_millis(200);
-/// An input that meets more conflicts in a row than this is answered as unavailable.
+/// An input that meets more conflicts in a row than this is written to the inbox of its run.
 const CONFLICTS_MAX: u32 = 8;
 /// The most writes whose memory is reused for the next batch.
 const SPARE_WRITES_MAX: usize = 4_096;
@@ -65,6 +71,8 @@ pub struct Dispatch {
 struct QueuedInput<T> {
     input: Input,
     reply_to: Option<T>,
+    /// The row of the inbox that it was read from.
+    inbox_id: Option<InboxId>,
     conflicts: u32,
     /// The run was read from the store after the input arrived.
     is_checked: bool,
@@ -124,6 +132,7 @@ pub struct Mailbox<T> {
     aborts: Vec<(RunId, u64)>,
     concurrency_groups: ConcurrencyGroups,
     task_queue: TaskQueue<T>,
+    inbox_rows: InboxRows,
     /// Runs that left their concurrency group recently, and when.
     recently_left: IdMap<RunId, Timestamp>,
     /// Open runs that this node owns and does not have in memory, and for how many sweeps.
@@ -164,6 +173,7 @@ impl<T> Mailbox<T> {
             aborts: Vec::new(),
             concurrency_groups: ConcurrencyGroups::default(),
             task_queue: TaskQueue::new(sizes),
+            inbox_rows: InboxRows::default(),
             recently_left: IdMap::default(),
             missed: IdMap::default(),
             recovering: IdSet::default(),
@@ -239,7 +249,7 @@ impl<T> Mailbox<T> {
     /// Is there something to do right now?
     pub fn has_work(&self) -> bool {
         let has_reads = !self.loads.is_empty() || !self.fetches.is_empty();
-        let has_output = !self.replies.is_empty() || !self.aborts.is_empty();
+        let has_output = !self.replies.is_empty() || !self.aborts.is_empty() || self.inbox_rows.has_answers();
         !self.queue.is_empty() || has_reads || has_output || self.task_queue.has_work()
     }
 
@@ -264,8 +274,9 @@ impl<T> Mailbox<T> {
                 if let Input::Finished { fence, .. } = &input {
                     self.executing.remove(&(run, *fence));
                 }
-                self.push(org, run, QueuedInput { input, reply_to, conflicts: 0, is_checked: false });
+                self.push(org, run, QueuedInput { reply_to, ..QueuedInput::internal(input) });
             }
+            Command::GiveInbox(inputs) => self.give_inbox(inputs),
             Command::Watch { org, run, reply_to } => {
                 self.watchers.entry(run).or_default().push(reply_to);
                 // A run that is not in memory is evicted or advanced by another node: the caller reads the store, too.
@@ -413,7 +424,7 @@ impl<T> Mailbox<T> {
             is_shared_copy: false,
         };
         let input = Input::Start(Box::new(origin), admission);
-        let item = QueuedInput { input, reply_to: Some(reply_to), conflicts: 0, is_checked: true };
+        let item = QueuedInput { reply_to: Some(reply_to), is_checked: true, ..QueuedInput::internal(input) };
         let entry = RunEntry {
             org,
             phase: Phase::Resident,
@@ -435,6 +446,7 @@ impl<T> Mailbox<T> {
         });
         if entry.org != org {
             // Another organisation's run does not exist.
+            self.inbox_rows.answer(org, run, &item, &StoredAnswer::NotFound {});
             if let Some(reply_to) = item.reply_to {
                 self.replies.push((reply_to, Reply::NotFound));
             }
@@ -537,7 +549,8 @@ impl<T> Mailbox<T> {
         let mut answers = advanced.answers;
         task_work::defer_claims(&mut items, &mut answers, &mut entry.inbox);
         let Some(record) = advanced.record else {
-            let needs_check = |item: &QueuedInput<T>| item.reply_to.is_some() && !item.is_checked;
+            let needs_check =
+                |item: &QueuedInput<T>| (item.reply_to.is_some() || item.inbox_id.is_some()) && !item.is_checked;
             if !self.nodes.is_alone() && live.seq > 0 && items.iter().any(needs_check) {
                 // Another node may have advanced it: no caller is refused because of an old copy in memory.
                 entry.inbox.extend(items.into_iter().filter(|item| !item.is_claim()));
@@ -547,6 +560,7 @@ impl<T> Mailbox<T> {
             // No record: the answers depend only on what is already durable.
             let (status, created_at) = (live.run.status(), live.run.state.created_at);
             for (item, answer) in items.drain(..).zip(answers) {
+                self.inbox_rows.answer(org, id, &item, &StoredAnswer::of(answer, status, created_at));
                 if let Some(reply_to) = item.reply_to {
                     turn.ready.push((reply_to, Reply::Answer { answer, status, created_at }));
                 }
@@ -564,7 +578,9 @@ impl<T> Mailbox<T> {
         entry.phase = Phase::InFlight;
         let evict_policy = task_work::evict_policy(&self.task_queue);
         let take = task_work::limit_slots(&mut self.task_queue, entry.org, id, &advanced.effects, now);
-        turn.batch.runs.push(live.write(entry.org, id, record.seal(), advanced.payloads, evict_policy, take));
+        let consumed = inbox_rows::consumed(&items, &answers, &live.run);
+        let write = live.write(entry.org, id, record.seal(), advanced.payloads, evict_policy, take);
+        turn.batch.runs.push(RunWrite { consumed, ..write });
         turn.pending.push(PendingRun { items, answers, effects: advanced.effects });
         if planted_bugs::is(Bug::LeaseBeforeCommit) {
             self.deliver_early(id, turn);
@@ -574,7 +590,8 @@ impl<T> Mailbox<T> {
     /// Releases what a commit allows and takes back what it refused.
     pub fn settle(&mut self, turn: Turn<T>, result: Result<Vec<WriteVerdict>, store::Error>) -> Released<T> {
         let aborts = std::mem::take(&mut self.aborts);
-        let mut released = Released { replies: turn.ready, aborts, ..Default::default() };
+        let inbox_answers = self.inbox_rows.take_answers();
+        let mut released = Released { replies: turn.ready, aborts, inbox_answers, ..Default::default() };
         if planted_bugs::is(Bug::NotificationBeforeCommit) {
             let all = turn.batch.runs.iter().flat_map(|w| (0..w.notifications).map(|number| (w.org, w.run, number)));
             released.notifications.extend(all);
@@ -637,6 +654,7 @@ impl<T> Mailbox<T> {
     fn reject(&mut self, run: RunId, items: Vec<QueuedInput<T>>, why: &Reply, replies: &mut Vec<(T, Reply)>) {
         let later = self.runs.remove(&run).map(|entry| entry.inbox).unwrap_or_default();
         for item in items.into_iter().chain(later) {
+            self.inbox_rows.forget(&item);
             let reply = if matches!(item.input, Input::Start(..)) { why.clone() } else { Reply::NotFound };
             replies.extend(item.reply_to.map(|reply_to| (reply_to, reply)));
         }
@@ -676,6 +694,7 @@ impl<T> Mailbox<T> {
         released.started += u64::from(write.after == 0);
         let (status, created_at) = (live.run.status(), live.run.state.created_at);
         for (item, answer) in pending.items.into_iter().zip(pending.answers) {
+            self.inbox_rows.forget(&item);
             if let Some(reply_to) = item.reply_to {
                 released.replies.push((reply_to, Reply::Answer { answer, status, created_at }));
             }
@@ -775,7 +794,8 @@ impl<T> Mailbox<T> {
     }
 
     /// The record was not committed, or its outcome is unknown, so the copy in memory is out of date. Drops it and
-    /// reads the run again. Internal inputs, and inputs that only met a conflict, are given to the run again.
+    /// reads the run again. Internal inputs, and inputs that only met a conflict, are given to the run again. When a
+    /// caller's input has met too many conflicts, all inputs of callers go to the inbox, so that they stay in order.
     fn retry_or_reject(
         &mut self,
         write: &RunWrite,
@@ -785,14 +805,27 @@ impl<T> Mailbox<T> {
     ) {
         let (org, run) = (write.org, write.run);
         let mut again = Vec::new();
+        let has_lost_too_often = |item: &QueuedInput<T>| item.reply_to.is_some() && item.conflicts >= CONFLICTS_MAX;
+        let is_deferred = reply.is_none() && items.iter().any(has_lost_too_often);
         // Claims were revoked: the run makes its tasks ready again once it has been read. Expired leases are also found
         // again then, and a heartbeat may have arrived since.
         for mut item in items.into_iter().filter(|item| !item.is_claim() && !item.is_loss()) {
+            if item.inbox_id.is_some() {
+                // Another node may have consumed the row.
+                self.inbox_rows.forget(&item);
+                released.reads_inbox = true;
+                continue;
+            }
             item.conflicts += 1;
-            let too_many = Reply::Unavailable("the run is changing too fast".into());
-            let reply = reply.or((item.conflicts > CONFLICTS_MAX).then_some(&too_many));
             match (item.reply_to.take(), reply) {
                 (Some(reply_to), Some(reply)) => released.replies.push((reply_to, reply.clone())),
+                (Some(reply_to), None) if is_deferred => match StoredInput::of(item.input) {
+                    Some(input) => released.deferred.push(DeferredInput { org, run, body: input.seal(), reply_to }),
+                    None => {
+                        let reply = Reply::Unavailable("the run is changing too fast".into());
+                        released.replies.push((reply_to, reply));
+                    }
+                },
                 (reply_to, _) => again.push(QueuedInput { reply_to, ..item }),
             }
         }
@@ -822,6 +855,6 @@ impl<T> QueuedInput<T> {
 
     /// An input of the engine itself, without a caller that waits for the answer.
     fn internal(input: Input) -> Self {
-        QueuedInput { input, reply_to: None, conflicts: 0, is_checked: false }
+        QueuedInput { input, reply_to: None, inbox_id: None, conflicts: 0, is_checked: false }
     }
 }

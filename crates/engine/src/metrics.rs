@@ -23,6 +23,7 @@ counters! {
     steps_finished_total: "counter", "Attempts that an executor of this process finished.";
     turns_total: "counter", "Turns of the engine loop that had something to commit.";
     conflicts_total: "counter", "Records refused because the run had changed.";
+    inputs_deferred_total: "counter", "Inputs written to the inbox because their run changed too fast.";
     store_errors_total: "counter", "Commits that failed as a whole.";
     runs_loaded_total: "counter", "Runs read back into memory.";
     runs_in_memory: "gauge", "Runs in memory now.";

@@ -18,6 +18,7 @@ pub mod clock_skew;
 pub mod cluster;
 mod cluster_events;
 pub mod core;
+pub mod deferred_inputs;
 pub mod engine_loop;
 pub mod id_generator;
 pub mod outbox;

@@ -125,6 +125,11 @@ id!(
     TriggerId,
     "trg_"
 );
+id!(
+    /// A row of the inbox: an input that waits until a record of its run consumes it.
+    InboxId,
+    "inb_"
+);
 
 /// The organisation that every row and every request belongs to. A small number, because every row stores it; users
 /// see its name.

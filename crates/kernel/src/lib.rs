@@ -37,11 +37,12 @@ pub mod retry;
 pub mod scope;
 
 pub mod advance;
+pub mod inbox;
 pub mod planted_bugs;
 
 pub use advance::{Admission, Advance, Answer, Context, Effect, Input, advance};
 pub use event::{Event, EventType, Record};
-pub use id::{OrgId, RunId, TriggerId, WorkflowId};
+pub use id::{InboxId, OrgId, RunId, TriggerId, WorkflowId};
 pub use payload::{Payload, Payloads};
 pub use plan::Plan;
 pub use reason::Reason;

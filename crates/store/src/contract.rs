@@ -5,6 +5,7 @@ use crate::rows::*;
 use crate::triggers::*;
 use crate::{Call, Result};
 use bytes::Bytes;
+use kernel::inbox::InboxKind;
 use kernel::{OrgId, RunId, Span, Timestamp, TriggerId, WorkflowId};
 
 /// Runs: their records in the journal, and the rows that lists, timers and recovery read.
@@ -72,6 +73,29 @@ pub trait JournalStore: Send + Sync + 'static {
 
     /// Stores why a notification could not be delivered. Does nothing if the notification was removed meanwhile.
     fn record_notification_error<'a>(&'a self, notification: &'a NotificationRow) -> Call<'a, ()>;
+}
+
+/// The inbox: rows that a run has yet to consume, written without a record of the run.
+///
+/// ```text
+///   put_inbox ──▶ inbox ──▶ a record of the run ──▶ the row has its answer ──▶ take_inbox_answers
+///                                                                         └──▶ delete_inbox_answers
+/// ```
+pub trait InboxStore: Send + Sync + 'static {
+    /// Writes rows. A row that exists already stays as it is.
+    fn put_inbox<'a>(&'a self, rows: &'a [InboxRow]) -> Call<'a, ()>;
+
+    /// Rows of a kind that have no answer, of every run, those after `after`.
+    fn inbox(&self, kind: InboxKind, after: Option<InboxKey>, limit: usize) -> Call<'_, Vec<InboxRow>>;
+
+    /// Answers rows that no record has to consume. A row that is gone or has an answer stays as it is.
+    fn answer_inbox<'a>(&'a self, answers: &'a [(InboxKey, Bytes)]) -> Call<'a, ()>;
+
+    /// Deletes those of these rows that have an answer, and returns the answers in the order of the keys.
+    fn take_inbox_answers<'a>(&'a self, keys: &'a [InboxKey]) -> Call<'a, Vec<(InboxKey, Bytes)>>;
+
+    /// Deletes rows with an answer that were written before this time: the node that wrote them is gone.
+    fn delete_inbox_answers(&self, before: Timestamp) -> Call<'_, ()>;
 }
 
 /// Ready tasks of evicted runs, the limit slots of leased tasks, and the workers.
@@ -288,6 +312,6 @@ pub trait ClusterStore: Send + Sync + 'static {
 }
 
 /// All traits of a store.
-pub trait Store: JournalStore + QueueStore + CatalogStore + TriggerStore + ClusterStore {}
+pub trait Store: JournalStore + InboxStore + QueueStore + CatalogStore + TriggerStore + ClusterStore {}
 
-impl<T: JournalStore + QueueStore + CatalogStore + TriggerStore + ClusterStore> Store for T {}
+impl<T: JournalStore + InboxStore + QueueStore + CatalogStore + TriggerStore + ClusterStore> Store for T {}

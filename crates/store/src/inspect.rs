@@ -122,6 +122,8 @@ pub enum AnomalyKind {
     Dangling,
     /// A row refers to a run of another organisation.
     OtherOrganisation,
+    /// A row of the inbox that no record will consume, because its run does not exist.
+    InboxStray,
     /// A record that no run's chain leads to.
     Orphan,
     /// A position in the journal without a record.

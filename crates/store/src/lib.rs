@@ -21,7 +21,7 @@ pub mod sqlite;
 mod triggers;
 mod write_validation;
 
-pub use contract::{CatalogStore, ClusterStore, JournalStore, QueueStore, Store, TriggerStore};
+pub use contract::{CatalogStore, ClusterStore, InboxStore, JournalStore, QueueStore, Store, TriggerStore};
 pub use id_map::{IdMap, IdSet};
 pub use location::Location;
 pub use memory::MemoryStore;
@@ -35,7 +35,7 @@ use std::pin::Pin;
 
 /// The store traits, for code that calls methods of a concrete store.
 pub mod prelude {
-    pub use crate::contract::{CatalogStore, ClusterStore, JournalStore, QueueStore, Store, TriggerStore};
+    pub use crate::contract::{CatalogStore, ClusterStore, InboxStore, JournalStore, QueueStore, Store, TriggerStore};
 }
 
 /// Why a whole call failed. The variant says what the caller should do.

@@ -6,6 +6,7 @@
 //!
 //! Invariant: a write is checked completely before anything is changed, so a single run never needs a rollback.
 
+mod inbox;
 mod tasks;
 mod triggers;
 
@@ -16,7 +17,7 @@ use crate::{Call, CatalogStore, ClusterStore, Error, JournalStore, QueueStore, R
 use bytes::Bytes;
 use kernel::plan::Form;
 use kernel::planted_bugs::{self, Bug};
-use kernel::{OrgId, Record, RunId, RunStatus, Timestamp, TriggerId, WorkflowId};
+use kernel::{InboxId, OrgId, Record, RunId, RunStatus, Timestamp, TriggerId, WorkflowId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -65,6 +66,8 @@ struct Contents {
     pauses: BTreeMap<(OrgId, WorkflowId), WorkflowPause>,
     /// Undelivered notifications, each with the error of its last delivery attempt.
     notifications: BTreeMap<(OrgId, RunId, u32), String>,
+    /// Rows of the inbox, each with its answer once it has one.
+    inbox: BTreeMap<InboxKey, (InboxRow, Option<Bytes>)>,
     settings: BTreeMap<String, String>,
     /// The newest record.
     newest: Option<Bytes>,
@@ -162,7 +165,9 @@ impl Contents {
         if self.is_full(&write.limit_slots, at) {
             return Some(WriteVerdict::Full);
         }
+        let is_unanswered = |id: InboxId| matches!(self.inbox.get(&(write.org, write.run, id)), Some((_, None)));
         let is_fine = write.payloads.iter().all(|(number, _)| numbers.insert(*number))
+            && write.consumed.iter().all(|row| is_unanswered(row.id))
             && write
                 .run_insert
                 .iter()
@@ -197,6 +202,9 @@ impl Contents {
         }
         self.change_ready(&write.ready);
         self.change_limit_slots(&write.limit_slots);
+        for row in &write.consumed {
+            self.answer_inbox((write.org, write.run, row.id), &row.answer);
+        }
         for number in 0..write.notifications {
             self.notifications.entry((write.org, write.run, number)).or_default();
         }
@@ -341,7 +349,15 @@ impl Contents {
             Some(stored) if !stored.row.status.is_terminal() => Some(Erased::NotEnded),
             Some(_) => {
                 let mut notifications = self.notifications.range((key.0, key.1, 0)..=(key.0, key.1, u32::MAX));
-                notifications.next().map(|_| Erased::NotificationsPending)
+                let (first, last) = (InboxId([0; 16]), InboxId([255; 16]));
+                let mut inbox = self.inbox.range((key.0, key.1, first)..=(key.0, key.1, last));
+                let is_notified = notifications.next().is_none();
+                let is_empty = inbox.all(|(_, (_, answer))| answer.is_some());
+                match (is_notified, is_empty) {
+                    (false, _) => Some(Erased::NotificationsPending),
+                    (true, false) => Some(Erased::InboxPending),
+                    (true, true) => None,
+                }
             }
         }
     }

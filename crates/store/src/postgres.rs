@@ -25,6 +25,7 @@ mod commit_outcome;
 mod conflict_check;
 mod deletion;
 mod errors;
+mod inbox;
 mod inspect;
 mod journal;
 mod lists;
@@ -47,12 +48,13 @@ pub use inspect::PostgresInspection;
 use crate::catalog_rules;
 use crate::rows::*;
 use crate::triggers::*;
-use crate::{Call, CatalogStore, ClusterStore, Error, JournalStore, QueueStore, Result, TriggerStore};
+use crate::{Call, CatalogStore, ClusterStore, Error, InboxStore, JournalStore, QueueStore, Result, TriggerStore};
 use bytes::Bytes;
 use cluster_events::ClusterEventBus;
 use columns::{Attempted, sql};
 use errors::Failure;
 use journal::ArrivalFloor;
+use kernel::inbox::InboxKind;
 use kernel::{OrgId, RunId, Span, Timestamp, TriggerId, WorkflowId};
 use pool::{Connector, Pool, PooledSession};
 use session::Session;
@@ -389,6 +391,31 @@ impl JournalStore for PostgresStore {
     fn record_notification_error<'a>(&'a self, notification: &'a NotificationRow) -> Call<'a, ()> {
         let notification = notification.clone();
         on!(self.write(|s| notifications::record_notification_error(s, &notification)))
+    }
+}
+
+impl InboxStore for PostgresStore {
+    fn put_inbox<'a>(&'a self, rows: &'a [InboxRow]) -> Call<'a, ()> {
+        let rows = rows.to_vec();
+        on!(self.write(|s| inbox::put(s, &rows)))
+    }
+
+    fn inbox(&self, kind: InboxKind, after: Option<InboxKey>, limit: usize) -> Call<'_, Vec<InboxRow>> {
+        on!(self.read(|s| inbox::read(s, kind, after, limit)))
+    }
+
+    fn answer_inbox<'a>(&'a self, answers: &'a [(InboxKey, Bytes)]) -> Call<'a, ()> {
+        let answers = answers.to_vec();
+        on!(self.write(|s| inbox::answer(s, &answers)))
+    }
+
+    fn take_inbox_answers<'a>(&'a self, keys: &'a [InboxKey]) -> Call<'a, Vec<(InboxKey, Bytes)>> {
+        let keys = keys.to_vec();
+        on!(self.write(|s| inbox::take_answers(s, &keys)))
+    }
+
+    fn delete_inbox_answers(&self, before: Timestamp) -> Call<'_, ()> {
+        on!(self.write(|s| inbox::delete_answered(s, before)))
     }
 }
 

@@ -3,8 +3,9 @@
 use crate::triggers::{DeliveryRow, ScheduleAdvance, TriggerRow};
 use bytes::Bytes;
 use kernel::event::OnConflict;
+use kernel::inbox::InboxKind;
 use kernel::plan::Form;
-use kernel::{OrgId, RunId, RunStatus, Span, Timestamp, WorkflowId};
+use kernel::{InboxId, OrgId, RunId, RunStatus, Span, Timestamp, WorkflowId};
 use std::num::NonZeroU32;
 
 /// Records of many runs, committed in one transaction.
@@ -40,6 +41,9 @@ pub struct RunWrite {
     pub limit_slots: LimitSlotChange,
     /// How many notifications the end of the run causes; only with its last record.
     pub notifications: u32,
+    /// Rows of the run's inbox that this record consumes. The write is refused (`Conflict`) if one of them is gone or
+    /// has an answer already: no row is consumed twice.
+    pub consumed: Vec<InboxAnswer>,
     /// Only with the first record.
     pub run_insert: Option<Box<RunInsert>>,
     /// Adjacent writes of a batch with the same group number are written together or not at all.
@@ -59,6 +63,26 @@ pub struct RunInsert {
     /// The notification that this run delivers, as the run that ended and the number of the notification. The
     /// notification is removed.
     pub notification: Option<(RunId, u32)>,
+}
+
+/// Identifies a row of the inbox. Lists are in the order of this key: the rows of a run in the order of arrival.
+pub type InboxKey = (OrgId, RunId, InboxId);
+
+/// Something that a run has yet to consume. It is written without a record of the run, so it never conflicts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InboxRow {
+    pub key: InboxKey,
+    pub kind: InboxKind,
+    /// The message that the kind says, see [`kernel::inbox`].
+    pub body: Bytes,
+    pub written_at: Timestamp,
+}
+
+/// The answer to a row of the inbox, which waits in that row for the node that wrote it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InboxAnswer {
+    pub id: InboxId,
+    pub answer: Bytes,
 }
 
 /// Changes of a run's rows in `ready`. Removals come first.
@@ -545,6 +569,8 @@ pub enum Erased {
     NotEnded,
     /// The run has undelivered notifications. Nothing was changed.
     NotificationsPending,
+    /// The run has rows in its inbox that it has not consumed. Nothing was changed.
+    InboxPending,
     NotFound,
 }
 
@@ -593,6 +619,8 @@ pub enum ClusterEvent {
     PausesChanged,
     /// A run joined or left a concurrency group that another node owns.
     GroupsChanged,
+    /// A row was written to the inbox of a run.
+    InboxWritten,
     /// Nodes joined or left.
     NodesChanged,
     /// Events were lost: assume that everything has changed.

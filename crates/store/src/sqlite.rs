@@ -20,6 +20,7 @@ mod columns;
 mod commit;
 mod deletion;
 mod errors;
+mod inbox;
 mod inspect;
 mod journal;
 mod lists;
@@ -38,11 +39,12 @@ use crate::catalog_rules;
 use crate::crash::{self, Point};
 use crate::rows::*;
 use crate::triggers::*;
-use crate::{Call, CatalogStore, ClusterStore, Error, JournalStore, QueueStore, Result, TriggerStore};
+use crate::{Call, CatalogStore, ClusterStore, Error, InboxStore, JournalStore, QueueStore, Result, TriggerStore};
 use bytes::Bytes;
 use checkpoints::{CheckpointThread, Log};
 use columns::{limit, org, run_id, run_row, sql, time};
 use errors::on_read;
+use kernel::inbox::InboxKind;
 use kernel::{OrgId, Record, RunId, Timestamp, TriggerId, WorkflowId};
 use readers::Readers;
 use run_heads::Heads;
@@ -304,6 +306,31 @@ impl JournalStore for SqliteStore {
         self.write(move |writer| {
             writer.transact(|connection| notifications::record_notification_error(connection, &notification))
         })
+    }
+}
+
+impl InboxStore for SqliteStore {
+    fn put_inbox<'a>(&'a self, rows: &'a [InboxRow]) -> Call<'a, ()> {
+        let rows = rows.to_vec();
+        self.write(move |writer| writer.transact(|connection| inbox::put(connection, &rows)))
+    }
+
+    fn inbox(&self, kind: InboxKind, after: Option<InboxKey>, limit: usize) -> Call<'_, Vec<InboxRow>> {
+        self.read(move |connection, _| inbox::read(connection, kind, after, limit))
+    }
+
+    fn answer_inbox<'a>(&'a self, answers: &'a [(InboxKey, Bytes)]) -> Call<'a, ()> {
+        let answers = answers.to_vec();
+        self.write(move |writer| writer.transact(|connection| inbox::answer(connection, &answers)))
+    }
+
+    fn take_inbox_answers<'a>(&'a self, keys: &'a [InboxKey]) -> Call<'a, Vec<(InboxKey, Bytes)>> {
+        let keys = keys.to_vec();
+        self.write(move |writer| writer.transact(|connection| inbox::take_answers(connection, &keys)))
+    }
+
+    fn delete_inbox_answers(&self, before: Timestamp) -> Call<'_, ()> {
+        self.write(move |writer| writer.transact(|connection| inbox::delete_answered(connection, before)))
     }
 }
 

@@ -5,6 +5,7 @@
 //! `Conflict`, because nothing of its run was written and the other runs of the batch are not affected.
 
 use crate::rows::{LimitSlot, RunWrite, WriteVerdict};
+use kernel::InboxId;
 use std::collections::BTreeSet;
 
 /// Longest slug, in characters.
@@ -27,11 +28,13 @@ pub(crate) fn is_valid(write: &RunWrite) -> bool {
     let limit_slots = || write.limit_slots.free.iter().chain(&write.limit_slots.take);
     let slots_are_its_own = limit_slots().all(|row| row.slot.org == write.org && row.run == write.run);
     let taken: BTreeSet<&LimitSlot> = write.limit_slots.take.iter().map(|row| &row.slot).collect();
+    let consumed: BTreeSet<InboxId> = write.consumed.iter().map(|row| row.id).collect();
     let has_ended = write.row.as_ref().is_some_and(|row| row.status.is_terminal());
     row_is_its_own
         && tasks_are_its_own
         && slots_are_its_own
         && taken.len() == write.limit_slots.take.len()
+        && consumed.len() == write.consumed.len()
         && (write.ready.insert.is_empty() || !has_ended)
         && delivery_is_its_own
         && waits_are_its_own

@@ -9,6 +9,7 @@
 mod cases;
 mod edits_and_erasure;
 pub mod fixtures;
+mod inbox;
 mod limit_slots;
 pub mod lockstep;
 mod tasks;
@@ -26,6 +27,7 @@ pub fn cases() -> impl Iterator<Item = &'static Case> {
     cases::CASES
         .iter()
         .chain(edits_and_erasure::CASES)
+        .chain(inbox::CASES)
         .chain(limit_slots::CASES)
         .chain(tasks::CASES)
         .chain(triggers::CASES)

@@ -1,6 +1,6 @@
 //! The commands of the mailbox and its replies.
 
-use super::StoredBytes;
+use super::{InboxInput, StoredBytes};
 use crate::concurrency_groups::QueueStatus;
 use crate::nodes::Nodes;
 use crate::task_queue::{ClaimReply, ClaimRequest, ClaimStatus};
@@ -32,6 +32,8 @@ pub enum Command<T> {
         input: Input,
         reply_to: Option<T>,
     },
+    /// Inputs that were read from the inbox, perhaps not for the first time.
+    GiveInbox(Vec<InboxInput>),
     /// Answers when the run has ended.
     Watch {
         org: OrgId,

@@ -109,6 +109,7 @@ impl LiveRun {
             ready,
             limit_slots: LimitSlotChange { free: self.slots_released(org, run), take },
             notifications,
+            consumed: Vec::new(),
             run_insert: self.created.clone().filter(|_| self.seq == 0),
             atomic_group: self.atomic_group.filter(|_| self.seq == 0).map(|atomic_group| atomic_group.number),
         }

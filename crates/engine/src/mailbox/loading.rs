@@ -4,6 +4,7 @@ use super::live_run::LiveRun;
 use super::task_work;
 use super::{LoadFailure, Mailbox, Phase, QueuedInput, READ_PAUSE, Reply, Resumed};
 use bytes::Bytes;
+use kernel::inbox::StoredAnswer;
 use kernel::planted_bugs::{self, Bug};
 use kernel::{Input, Payloads, RunId};
 use std::collections::BTreeSet;
@@ -125,6 +126,13 @@ impl<T> Mailbox<T> {
             self.task_queue.forget_run(entry.org, run, self.now);
             let claims = entry.inbox.extract_if(.., |item| item.is_claim()).map(|item| item.input).collect();
             self.drop_claims(claims, true);
+            for item in &entry.inbox {
+                match reply {
+                    Reply::NotFound => self.inbox_rows.answer(entry.org, run, item, &StoredAnswer::NotFound {}),
+                    // The row stays, and is given to the run again later.
+                    _ => self.inbox_rows.forget(item),
+                }
+            }
             let reply_channels = entry.inbox.into_iter().filter_map(|item| item.reply_to);
             let watchers = self.watchers.remove(&run).unwrap_or_default();
             self.replies.extend(reply_channels.chain(watchers).map(|reply_to| (reply_to, reply.clone())));

@@ -138,19 +138,32 @@ impl Unlucky {
             let verdicts = vec![WriteVerdict::Committed; turn.batch.runs.len()];
             let result = if is_unknown { Err(store::Error::Unknown("lost".into())) } else { Ok(verdicts) };
             self.mailbox.settle(turn, result);
-            for (_, run) in loads {
-                let (records, row) = &self.records[&run];
-                let version = start(run).version;
-                let folded = Run::load(&version.plan, None, records).expect("it folds");
-                let (seq, row, stored_bytes) = (records.len() as u64, row.clone(), StoredBytes::new(None, records));
-                let resumed = Resumed { version, run: folded, seq, row, stored_bytes };
-                self.mailbox.accept(Command::Loaded { run, result: Ok(Some(Box::new(resumed))) });
-            }
+            self.load(&loads);
             if !self.mailbox.has_work() {
                 return written;
             }
         }
         panic!("the mailbox never becomes idle: {written:?}");
+    }
+
+    fn load(&mut self, runs: &[(OrgId, RunId)]) {
+        for (_, run) in runs {
+            let (records, row) = &self.records[run];
+            let version = start(*run).version;
+            let folded = Run::load(&version.plan, None, records).expect("it folds");
+            let (seq, row, stored_bytes) = (records.len() as u64, row.clone(), StoredBytes::new(None, records));
+            let resumed = Resumed { version, run: folded, seq, row, stored_bytes };
+            self.mailbox.accept(Command::Loaded { run: *run, result: Ok(Some(Box::new(resumed))) });
+        }
+    }
+
+    /// A turn whose records all meet a conflict. Runs are read again at once.
+    fn conflict(&mut self) -> Released<u32> {
+        let turn = turn(&mut self.mailbox, Timestamp(1));
+        let (loads, verdicts) = (turn.loads.clone(), vec![WriteVerdict::Conflict; turn.batch.runs.len()]);
+        let released = self.mailbox.settle(turn, Ok(verdicts));
+        self.load(&loads);
+        released
     }
 
     fn start(&mut self, run: RunId, on_conflict: OnConflict) {
@@ -456,4 +469,108 @@ fn a_needed_run_is_read_until_that_succeeds_even_if_callers_get_errors() {
         1,
         "its task waits for a worker"
     );
+}
+
+fn inbox_input(run: RunId, n: u8, input: Input) -> InboxInput {
+    InboxInput { key: (OrgId::DEFAULT, run, kernel::InboxId([n; 16])), input }
+}
+
+fn pause(note: &str) -> Input {
+    Input::Pause { actor: "ada".into(), note: note.into() }
+}
+
+/// A mailbox with one run in memory.
+fn with_one_run(run: RunId) -> Unlucky {
+    let mut unlucky = Unlucky::new();
+    unlucky.start(run, OnConflict::Queue);
+    unlucky.run_until_idle(None);
+    unlucky
+}
+
+/// The stored answer of an inbox row.
+fn answer_of(stored: &[u8]) -> Option<kernel::Answer> {
+    match StoredAnswer::open(stored) {
+        Ok(StoredAnswer::Run { answer, ended, .. }) => Some(answer.answer(ended)),
+        _ => None,
+    }
+}
+
+#[test]
+fn an_input_that_meets_too_many_conflicts_goes_to_the_inbox_and_is_answered_from_there() {
+    let (org, run) = (OrgId::DEFAULT, RunId([1; 16]));
+    let mut unlucky = with_one_run(run);
+    unlucky.mailbox.accept(Command::Give { org, run, input: pause("first"), reply_to: Some(5) });
+    let mut deferred = Vec::new();
+    for conflicts in 1..=u32::MAX {
+        if conflicts == CONFLICTS_MAX {
+            // It came later, but must not overtake the other.
+            unlucky.mailbox.accept(Command::Give { org, run, input: pause("second"), reply_to: Some(6) });
+        }
+        let mut released = unlucky.conflict();
+        while unlucky.mailbox.queue.is_empty() && released.deferred.is_empty() {
+            released = unlucky.conflict();
+        }
+        assert!(released.replies.is_empty(), "no caller is refused: {:?}", released.replies);
+        if !released.deferred.is_empty() {
+            deferred = released.deferred;
+            break;
+        }
+        assert!(conflicts <= CONFLICTS_MAX);
+    }
+    let callers: Vec<u32> = deferred.iter().map(|input| input.reply_to).collect();
+    assert_eq!(callers, [5, 6]);
+
+    let rows = |deferred: &[DeferredInput<u32>]| -> Vec<InboxInput> {
+        let open = |input: &DeferredInput<u32>| StoredInput::open(&input.body).expect("a stored input");
+        (1..).zip(deferred).map(|(n, input)| inbox_input(run, n, open(input))).collect()
+    };
+    unlucky.mailbox.accept(Command::GiveInbox(rows(&deferred)));
+    // The rows are read again before they are consumed.
+    unlucky.mailbox.accept(Command::GiveInbox(rows(&deferred)));
+    let mut consumed = Vec::new();
+    for _ in 0..3 {
+        let (turn, released) = turn_and_commit(&mut unlucky.mailbox, Timestamp(1));
+        unlucky.load(&turn.loads);
+        assert!(released.deferred.is_empty() && released.inbox_answers.is_empty());
+        consumed.extend(turn.batch.runs.into_iter().flat_map(|write| write.consumed));
+    }
+    let ids: Vec<u8> = consumed.iter().map(|row| row.id.0[0]).collect();
+    assert_eq!(ids, [1, 2], "each row is consumed once, in order");
+    let answers: Vec<_> = consumed.iter().map(|row| answer_of(&row.answer)).collect();
+    assert_eq!(answers[0], Some(kernel::Answer::Applied));
+}
+
+#[test]
+fn an_inbox_row_whose_record_is_refused_is_read_again() {
+    let run = RunId([1; 16]);
+    let mut unlucky = with_one_run(run);
+    let rows = || vec![inbox_input(run, 1, pause(""))];
+    unlucky.mailbox.accept(Command::GiveInbox(rows()));
+    let released = unlucky.conflict();
+    assert!(released.reads_inbox && released.deferred.is_empty());
+    for _ in 0..2 {
+        let (turn, _) = turn_and_commit(&mut unlucky.mailbox, Timestamp(1));
+        assert!(turn.batch.runs.is_empty(), "another node may have consumed the row");
+        unlucky.load(&turn.loads);
+    }
+    unlucky.mailbox.accept(Command::GiveInbox(rows()));
+    let (turn, _) = turn_and_commit(&mut unlucky.mailbox, Timestamp(1));
+    assert_eq!(turn.batch.runs[0].consumed.len(), 1);
+}
+
+#[test]
+fn an_inbox_row_that_changes_nothing_is_answered_without_a_record() {
+    let (run, missing) = (RunId([1; 16]), RunId([9; 16]));
+    let mut unlucky = with_one_run(run);
+    let resume = Input::Resume { actor: "ada".into() };
+    unlucky.mailbox.accept(Command::GiveInbox(vec![inbox_input(run, 1, resume), inbox_input(missing, 2, pause(""))]));
+    let (turn, released) = turn_and_commit(&mut unlucky.mailbox, Timestamp(1));
+    assert!(turn.batch.runs.is_empty());
+    let [(key, answer)] = &released.inbox_answers[..] else { panic!("{:?}", released.inbox_answers) };
+    assert_eq!((key.1, answer_of(answer).is_some()), (run, true));
+    assert_eq!(turn.loads, [(OrgId::DEFAULT, missing)]);
+    unlucky.mailbox.accept(Command::Loaded { run: missing, result: Ok(None) });
+    let (_, released) = turn_and_commit(&mut unlucky.mailbox, Timestamp(1));
+    let [(key, answer)] = &released.inbox_answers[..] else { panic!("{:?}", released.inbox_answers) };
+    assert_eq!((key.1, StoredAnswer::open(answer)), (missing, Ok(StoredAnswer::NotFound {})));
 }

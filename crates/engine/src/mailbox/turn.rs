@@ -1,9 +1,10 @@
 //! What a turn of the mailbox produces: what to commit and to read, and what may leave afterwards.
 
-use super::{Dispatch, QueuedInput, Reply};
+use super::{DeferredInput, Dispatch, QueuedInput, Reply};
+use bytes::Bytes;
 use kernel::{Answer, Effect, OrgId, RunId};
 use std::collections::BTreeSet;
-use store::{Batch, QueueKey, QueuePosition};
+use store::{Batch, InboxKey, QueueKey, QueuePosition};
 
 /// One turn: what to commit, and what to do once it is durable.
 pub struct Turn<T> {
@@ -72,6 +73,12 @@ pub struct Released<T> {
     pub touches_remote_group: bool,
     /// Runs that another node may have in memory and that this node has advanced.
     pub moved: Vec<(OrgId, RunId)>,
+    /// Inputs to write to the inbox; their callers are answered from there.
+    pub deferred: Vec<DeferredInput<T>>,
+    /// Answers to rows of the inbox that no record consumes.
+    pub inbox_answers: Vec<(InboxKey, Bytes)>,
+    /// The record that was to consume rows of the inbox was refused: read the inbox again.
+    pub reads_inbox: bool,
 }
 
 impl<T> Default for Released<T> {
@@ -89,6 +96,9 @@ impl<T> Default for Released<T> {
             posted: BTreeSet::new(),
             touches_remote_group: false,
             moved: Vec::new(),
+            deferred: Vec::new(),
+            inbox_answers: Vec::new(),
+            reads_inbox: false,
         }
     }
 }

@@ -38,6 +38,8 @@ pub struct Cluster {
     has_left: AtomicBool,
     /// Makes the node renew its lease at once.
     pub(super) renewal: Notify,
+    /// Makes the node read the inbox at once.
+    pub(super) inbox_written: Notify,
     pub(super) cache_revision: CacheRevision,
     pub(super) caches: Caches,
     /// When the counts of other nodes' tasks and workers were last read.
@@ -61,6 +63,7 @@ impl Cluster {
             nodes: RwLock::new(nodes),
             has_left: AtomicBool::new(false),
             renewal: Notify::new(),
+            inbox_written: Notify::new(),
             cache_revision: CacheRevision::default(),
             caches,
             counts_read: tokio::sync::Mutex::default(),
@@ -170,17 +173,18 @@ impl Cluster {
             Catchup::Everything => self.restore().await,
             Catchup::Missed | Catchup::Recovery => {
                 self.read_concurrency_groups().await?;
-                self.sweep(catchup == Catchup::Recovery).await
+                self.sweep(catchup == Catchup::Recovery).await?;
+                self.delete_old_answers().await
             }
         }
     }
 
-    /// Sends the mailbox the list of open runs, to compare with the runs it has in memory.
+    /// Sends the mailbox the list of open runs, to compare with the runs it has in memory, and the inputs in the inbox.
     async fn sweep(&self, is_recovery: bool) -> Result<(), Error> {
         let since = self.core.now();
         let open = self.core.store.active_runs().await?;
         self.core.inbox.send(Command::Sweep { open, since, is_recovery });
-        Ok(())
+        self.read_inbox().await
     }
 
     /// Sends the engine loop what is stored: concurrency groups, ready tasks, and runs that a dead node had in memory.

@@ -3,6 +3,7 @@
 //! ```text
 //!   store.listen ──▶ a run was advanced ──────────▶ read it again, wake its subscribers
 //!                    groups, nodes changed ───────▶ read them again
+//!                    an inbox row was written ────▶ read the inbox
 //!                    types, pauses, missed ─────┐
 //!   every second ───────────────────────────────┼──▶ refresh_caches ──▶ names, types and pauses, if they changed
 //!   a caller that needs a name, type or pause ──┘
@@ -188,10 +189,12 @@ impl Cluster {
             ClusterEvent::TaskReady(queue) => drop(self.core.inbox.send(Command::TaskReadyElsewhere(queue))),
             ClusterEvent::TypeChanged(..) | ClusterEvent::PausesChanged => self.cache_revision.is_stale.notify_one(),
             ClusterEvent::GroupsChanged => self.cache_revision.are_groups_stale.notify_one(),
+            ClusterEvent::InboxWritten => self.inbox_written.notify_one(),
             ClusterEvent::NodesChanged => self.renewal.notify_one(),
             ClusterEvent::Missed => {
                 self.cache_revision.is_stale.notify_one();
                 self.cache_revision.are_groups_stale.notify_one();
+                self.inbox_written.notify_one();
                 self.renewal.notify_one();
                 self.caches.subscribers.all_changed();
             }

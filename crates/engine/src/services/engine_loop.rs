@@ -10,6 +10,7 @@
 
 use super::cluster::Cluster;
 use super::core::Core;
+use super::deferred_inputs::DeferralQueue;
 use super::outbox::OutboxQueue;
 use super::reply_channel::ReplyChannel;
 use super::run_queries::load_all;
@@ -179,6 +180,7 @@ pub struct LoopServices {
     pub cluster: Arc<Cluster>,
     pub subscribers: Arc<Subscribers>,
     pub outbox: Arc<OutboxQueue>,
+    pub deferrals: Arc<DeferralQueue>,
     pub http_queue: Arc<HttpQueue>,
 }
 
@@ -473,6 +475,15 @@ impl EngineLoop {
         }
         for (org, run) in released.moved {
             services.core.store.broadcast(store::ClusterEvent::RunAdvanced(org, run));
+        }
+        if !released.deferred.is_empty() {
+            services.deferrals.write(released.deferred);
+        }
+        if !released.inbox_answers.is_empty() {
+            services.deferrals.answer(released.inbox_answers);
+        }
+        if released.reads_inbox {
+            services.cluster.inbox_written.notify_one();
         }
         if released.touches_remote_group {
             services.core.store.broadcast(store::ClusterEvent::GroupsChanged);

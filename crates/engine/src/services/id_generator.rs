@@ -2,7 +2,7 @@
 //! repeatable.
 
 use crate::error::Error;
-use kernel::{RunId, Timestamp};
+use kernel::{InboxId, RunId, Timestamp};
 use sha2::{Digest, Sha256};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -51,6 +51,12 @@ impl IdGenerator {
             *last = last.later(step | 1);
         }
         Ok(*last)
+    }
+
+    /// A new id for a row of the inbox. Larger than every id before it, so a run gets the inputs of one node in the order
+    /// of their arrival.
+    pub fn inbox_id(&self, now: Timestamp) -> Result<InboxId, Error> {
+        self.run_id(now, |_| true).map(|id| InboxId(id.0))
     }
 
     pub fn random_bytes(&self) -> Result<RandomBytes, Error> {

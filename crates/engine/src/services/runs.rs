@@ -432,6 +432,7 @@ impl Runs {
             Erased::NotificationsPending => {
                 Err(Error::RunOpen("a notification of the run's end is not delivered yet".into()))
             }
+            Erased::InboxPending => Err(Error::RunOpen("a request to the run is not applied yet".into())),
         }
     }
 }

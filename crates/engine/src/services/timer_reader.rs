@@ -106,6 +106,7 @@ mod tests {
             ready: Default::default(),
             limit_slots: Default::default(),
             notifications: 0,
+            consumed: Vec::new(),
             run_insert: Some(Default::default()),
             atomic_group: None,
         }

@@ -77,6 +77,7 @@ impl From<Anomaly> for Problem {
             AnomalyKind::Unreadable => Code::RowUnreadable,
             AnomalyKind::Dangling => Code::Dangling,
             AnomalyKind::OtherOrganisation => Code::OtherOrganisation,
+            AnomalyKind::InboxStray => Code::InboxStray,
             AnomalyKind::Orphan => Code::JournalOrphan,
             AnomalyKind::Gap => Code::JournalGap,
             AnomalyKind::Setting => Code::SettingDamaged,

@@ -5,16 +5,21 @@
 //! files hold.
 
 use bytes::Bytes;
+use kernel::advance::TaskResult;
 use kernel::event::{
     Because, Callback, ConcurrencyGroup, Failure, LogLine, OnConflict, Origin, Pair, Queue, Response, TriggerKind,
 };
 use kernel::expr::{Expr, Seen};
+use kernel::inbox::{self, StoredAnswer, StoredInput};
+use kernel::message;
 use kernel::path::{Ref, Root};
 use kernel::plan::{Body, Concurrency, Form, Group, Guard, Layout, Level, Node, Notify, Occasion, TaskBody, Verdict};
 use kernel::run::{LoadError, Pause, Phase, State, Step};
 use kernel::template::{Part, Template, TemplateEntry};
 use kernel::wire::{self, Message};
-use kernel::{Event, Payload, Plan, Record, Run, RunId, RunStatus, Span, Timestamp, TriggerId, WorkflowId};
+use kernel::{
+    Answer, Event, Input, Payload, Plan, Record, Run, RunId, RunStatus, Span, Timestamp, TriggerId, WorkflowId,
+};
 use std::path::PathBuf;
 
 fn golden(name: &str) -> PathBuf {
@@ -436,6 +441,82 @@ fn i41_plans_of_release_0_4_are_read() {
     let plan = Plan::new(layout.clone()).unwrap();
     let bytes = check("plan-0.4.hex", &plan.encode());
     assert_eq!(Plan::decode(&bytes).unwrap().layout(), &layout);
+}
+
+/// One input of each type that can be stored, and each result of an attempt.
+fn every_stored_input() -> Vec<Input> {
+    let (step, fence, digest, took) = (4, 12, 0xfedc_ba98_7654_3210, Span(1_234));
+    let failure = Failure::new("network", "connection reset");
+    let retry_after = Some(Span::from_secs(7));
+    let results = vec![
+        TaskResult::Done { body: Some(Payload::json("{}")), took },
+        TaskResult::Response {
+            status: 503,
+            headers: vec![pair("x-a", "b")],
+            body: Payload::sniff("busy"),
+            retry_after,
+            took,
+        },
+        TaskResult::Failed { failure: failure.clone(), retryable: true, retry_after, took },
+        TaskResult::TimedOut { message: "too slow".into(), took },
+        TaskResult::Blocked { until: Timestamp(1_790_000_000_000_001), failure },
+    ];
+    let mut inputs = vec![
+        Input::Pause { actor: "ada".into(), note: "the supplier is closed".into() },
+        Input::Resume { actor: "grace".into() },
+        Input::RetryNow { step: Some(0), actor: "grace".into() },
+        Input::RetryNow { step: None, actor: "grace".into() },
+        Input::Heartbeat { step, fence, progress: Some(Payload::json(r#"{"page":7}"#)) },
+        Input::Log {
+            step,
+            fence,
+            lines: vec![LogLine { level: Level::Warning, message: "slow".into(), ..Default::default() }],
+        },
+        Input::Callback { step, body: Payload::sniff("paid"), digest: Bytes::from_static(&[0xab; 32]) },
+        Input::Cancel { actor: "ada".into(), reason: "done with it".into() },
+    ];
+    inputs.extend(results.into_iter().map(|result| Input::Finished { step, fence, result, digest }));
+    inputs
+}
+
+#[test]
+fn i41_inbox_rows_of_release_0_5_are_read() {
+    message! { pub struct Rows { 1 => inputs: Vec<Bytes>, 2 => answers: Vec<Bytes> } }
+    let answers = [
+        Answer::Applied,
+        Answer::Repeated,
+        Answer::Conflict,
+        Answer::Gone,
+        Answer::Stale,
+        Answer::Later,
+        Answer::Ended(RunStatus::Timeout),
+        Answer::TooLarge,
+        Answer::Unknown,
+    ];
+    let stored = answers.map(|answer| StoredAnswer::of(answer, RunStatus::Waiting, Timestamp(5)));
+    let rows = Rows {
+        inputs: every_stored_input().into_iter().map(|input| StoredInput::of(input).unwrap().seal()).collect(),
+        answers: stored.iter().chain([&StoredAnswer::NotFound {}]).map(StoredAnswer::seal).collect(),
+        ..Default::default()
+    };
+    let bytes = check("inbox-0.5.hex", &wire::seal(inbox::FORMAT, &rows));
+    let rows: Rows = wire::open(inbox::FORMAT, &bytes).unwrap();
+    let read: Vec<Input> = rows.inputs.iter().map(|body| StoredInput::open(body).unwrap()).collect();
+    assert_eq!(format!("{read:?}"), format!("{:?}", every_stored_input()));
+    for (body, answer) in rows.answers.iter().zip(answers) {
+        let Ok(StoredAnswer::Run { answer: kind, ended, status, created_at }) = StoredAnswer::open(body) else {
+            panic!("an answer of a run");
+        };
+        assert_eq!((kind.answer(ended), status, created_at), (answer, RunStatus::Waiting, Timestamp(5)));
+    }
+    assert_eq!(rows.answers.last().map(|body| StoredAnswer::open(body)), Some(Ok(StoredAnswer::NotFound {})));
+}
+
+#[test]
+fn an_input_of_a_later_release_is_not_applied() {
+    let later = StoredInput::Unknown { number: 77, bytes: Bytes::new() };
+    assert_eq!(StoredInput::open(&later.seal()).unwrap_err(), wire::Error::Newer("input"));
+    assert!(StoredInput::of(Input::Wake).is_none(), "the engine wakes runs by itself");
 }
 
 #[test]

@@ -7,8 +7,9 @@
 //! Invariant: the rows of every list are in the order of their keys, so that two batches cannot deadlock.
 
 use super::columns::{Blob, EscapedText, Id, group_bytes, int, org_of, sql};
+use super::inbox;
 use super::session::Params;
-use crate::rows::{Batch, LimitSlotRow, ReadyRow, RunRow, RunWrite, Wait};
+use crate::rows::{Batch, InboxKey, LimitSlotRow, ReadyRow, RunRow, RunWrite, Wait};
 use crate::triggers::{DELIVERIES_KEPT, DeliveryRow, REQUESTS_KEPT, ScheduleAdvance};
 use bytes::{BufMut, Bytes, BytesMut};
 use kernel::{OrgId, RunId, Timestamp, TriggerId};
@@ -46,6 +47,7 @@ impl BatchColumns {
         batch_columns.payloads(writes);
         batch_columns.ready(writes);
         batch_columns.limit_slots(batch, writes);
+        batch_columns.inbox(writes);
         batch_columns.run_inserts(writes);
         batch_columns.notifications(writes);
         batch_columns.deliveries(writes);
@@ -242,6 +244,17 @@ impl BatchColumns {
             columns.push(list(&taken, |row| row.until.0));
             columns.push(Box::new(batch.at.0));
             self.add(sql!("postgres/slots_take"), columns);
+        }
+    }
+
+    fn inbox(&mut self, writes: &[&RunWrite]) {
+        let consumed = writes.iter().flat_map(|w| w.consumed.iter().map(|row| ((w.org, w.run, row.id), &row.answer)));
+        let mut consumed: Vec<(InboxKey, &Bytes)> = consumed.collect();
+        consumed.sort_by_key(|(key, _)| *key);
+        if !consumed.is_empty() {
+            let (orgs, runs, ids) = inbox::columns(consumed.iter().map(|(key, _)| *key));
+            let answers = list(&consumed, |(_, answer)| Blob((*answer).clone()));
+            self.add(sql!("postgres/inbox_consume"), vec![Box::new(orgs), Box::new(runs), Box::new(ids), answers]);
         }
     }
 

@@ -6,8 +6,9 @@
 
 use super::batch_columns::fits_seq_column;
 use super::columns::{Attempted, EscapedText, Id, get, hash, id, org_of, run_id, seq, sql, time};
+use super::inbox;
 use super::session::Session;
-use crate::rows::{LimitSlot, RunWrite, WriteVerdict};
+use crate::rows::{InboxKey, LimitSlot, RunWrite, WriteVerdict};
 use crate::write_validation::{is_same_group, is_valid, undo_group};
 use kernel::{OrgId, RunId, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,6 +24,8 @@ pub(super) struct ConflictFacts {
     keys: BTreeMap<KeyName, (RunId, [u8; 32])>,
     waits: BTreeSet<[u8; 32]>,
     payloads: BTreeSet<(OrgId, RunId, u32)>,
+    /// Rows of the inbox without an answer.
+    inbox: BTreeSet<InboxKey>,
     /// The run and step that hold each slot, and when the slot expires.
     limit_slots: BTreeMap<LimitSlot, (RunId, u32, Timestamp)>,
 }
@@ -71,6 +74,13 @@ impl ConflictFacts {
             for row in session.query(sql!("postgres/payloads_held"), &[&orgs, &runs, &numbers]).await? {
                 let number = super::columns::number(&row, 2)?;
                 facts.payloads.insert((super::columns::org(&row, 0)?, run_id(&row, 1)?, number));
+            }
+        }
+        let consumed: Vec<InboxKey> = writes.iter().flat_map(consumed_by).collect();
+        if !consumed.is_empty() {
+            let (orgs, runs, ids) = inbox::columns(consumed.into_iter());
+            for row in session.query(sql!("postgres/inbox_unanswered"), &[&orgs, &runs, &ids]).await? {
+                facts.inbox.insert(inbox::key(&row)?);
             }
         }
         let changes = writes.iter().map(|write| &write.limit_slots);
@@ -136,7 +146,9 @@ impl ConflictFacts {
         if self.is_full(write, at) {
             return WriteVerdict::Full;
         }
-        let is_free = are_new(&self.waits, &waits) && are_new(&self.payloads, &payloads);
+        let is_free = are_new(&self.waits, &waits)
+            && are_new(&self.payloads, &payloads)
+            && consumed_by(write).all(|key| self.inbox.contains(&key));
         if !is_free {
             return WriteVerdict::Conflict;
         }
@@ -145,6 +157,7 @@ impl ConflictFacts {
         self.keys.extend(key.zip(wanted.map(|wanted| (write.run, wanted.fingerprint))));
         self.waits.extend(waits);
         self.payloads.extend(payloads);
+        self.inbox.retain(|key| !consumed_by(write).any(|consumed| consumed == *key));
         self.limit_slots.retain(|slot, holder| !is_freed(write, slot, holder));
         self.limit_slots
             .extend(write.limit_slots.take.iter().map(|row| (row.slot.clone(), (row.run, row.step, row.until))));
@@ -166,6 +179,10 @@ fn is_freed(write: &RunWrite, slot: &LimitSlot, (run, step, _): &(RunId, u32, Ti
 fn are_new<T: Ord>(known: &BTreeSet<T>, wanted: &[T]) -> bool {
     let distinct: BTreeSet<&T> = wanted.iter().collect();
     distinct.len() == wanted.len() && !wanted.iter().any(|one| known.contains(one))
+}
+
+fn consumed_by(write: &RunWrite) -> impl Iterator<Item = InboxKey> + '_ {
+    write.consumed.iter().map(|row| (write.org, write.run, row.id))
 }
 
 fn key_of(write: &RunWrite) -> Option<KeyName> {

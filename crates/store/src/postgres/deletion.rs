@@ -64,5 +64,8 @@ async fn ended(session: &Session, org: OrgId, run: RunId) -> Attempted<Result<Ru
     if session.first(sql!("notifications_of_run"), &key).await?.is_some() {
         return Ok(Err(Erased::NotificationsPending));
     }
+    if session.first(sql!("inbox_of_run"), &key).await?.is_some() {
+        return Ok(Err(Erased::InboxPending));
+    }
     Ok(Ok(row))
 }

@@ -10,7 +10,7 @@ mod cursor;
 mod walk;
 
 use super::catalog;
-use super::columns::{Attempted, Id, blob, get, hash, id, named, number, org, org_of, sql, text, time_or_none};
+use super::columns::{Attempted, Id, blob, get, hash, id, named, number, org, org_of, run_id, sql, text, time_or_none};
 use super::errors::Failure;
 use super::journal::{self, ERASED_UNTIL};
 use super::migrations;
@@ -125,7 +125,8 @@ impl Inspection for PostgresInspection {
         let deliveries = open("deliveries", sql!("inspect_deliveries"), fetch!("deliveries"), dangling_delivery)?;
         self.table("deliveries", deliveries, each)?;
         let keys = open("workflow_keys", sql!("inspect_workflow_keys"), fetch!("workflow_keys"), dangling_key)?;
-        self.table("idempotency", keys, each)
+        self.table("idempotency", keys, each)?;
+        self.table("inbox", open("inbox", sql!("inspect_inbox"), fetch!("inbox"), stray_inbox)?, each)
     }
 
     fn walk(&self, each: &mut dyn FnMut(InspectedRow)) -> Result<()> {
@@ -208,6 +209,13 @@ fn dangling_delivery(row: &Row) -> Attempted<Catalogued> {
 fn dangling_key(row: &Row) -> Attempted<Catalogued> {
     let what = format!("the idempotency key `{}` made a workflow that does not exist", text(row, 2)?);
     Ok(Catalogued::Anomaly(Anomaly::new(AnomalyKind::Dangling, what).of(Some(org(row, 0)?), None)))
+}
+
+/// The statement returns only rows whose run does not exist.
+fn stray_inbox(row: &Row) -> Attempted<Catalogued> {
+    let what = format!("an inbox row of the kind `{}`", text(row, 2)?);
+    let (org, run) = (org(row, 0)?, run_id(row, 1)?);
+    Ok(Catalogued::Anomaly(Anomaly::new(AnomalyKind::InboxStray, what).of(Some(org), Some(run))))
 }
 
 /// The stored form of an organisation.

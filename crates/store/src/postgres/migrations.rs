@@ -37,6 +37,7 @@ const ALL: &[Migration] = &[
     migration!(2, "0002", "keys_last"),
     migration!(3, "0003", "lowering"),
     migration!(4, "0004", "failed_steps_and_texts"),
+    migration!(5, "0005", "inbox"),
 ];
 
 /// The advisory lock of sessions that change the schema: migrations, and the maintenance of partitions.

@@ -12,7 +12,7 @@ use super::errors::Failure;
 use super::run_heads::{Head, Key, RECOVERY_POS};
 use crate::crash::{self, Point};
 use crate::id_map::IdMap;
-use crate::rows::{IdempotencyKey, LimitSlotRow, ReadyRow, RunInsert, RunRow, RunWrite, WriteVerdict};
+use crate::rows::{IdempotencyKey, InboxAnswer, LimitSlotRow, ReadyRow, RunInsert, RunRow, RunWrite, WriteVerdict};
 use crate::write_validation::{is_valid, undo_group};
 use kernel::{RunId, Timestamp};
 use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
@@ -319,6 +319,11 @@ impl<'a> Attempt<'a> {
             let of = slot.of as u8;
             let row = params![slot.org.0, slot.name, of, slot.key, slot.number, run.0, step, until.0];
             self.execute(sql!("slot_put"), row)?;
+        }
+        for InboxAnswer { id, answer } in &write.consumed {
+            if self.execute(sql!("inbox_answer"), params![&**answer, org, run, id.0])? == 0 {
+                return Err(Failure::Row);
+            }
         }
         for number in 0..write.notifications {
             self.execute(sql!("notification_insert"), params![org, run, number])?;

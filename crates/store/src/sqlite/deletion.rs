@@ -10,7 +10,7 @@
 use super::columns::sql;
 use super::errors::{Failure, on_read};
 use super::run_heads::{Head, Key};
-use super::{catalog, journal, notifications};
+use super::{catalog, inbox, journal, notifications};
 use crate::crash::{self, Point};
 use crate::rows::{Erased, Erasure, RunRow};
 use crate::{Error, Result};
@@ -82,6 +82,9 @@ fn ended(
     }
     if !notifications::run_notifications(connection, key.0, key.1).map_err(Failure::Other)?.is_empty() {
         return Ok(Err(Erased::NotificationsPending));
+    }
+    if inbox::has_rows(connection, key)? {
+        return Ok(Err(Erased::InboxPending));
     }
     Ok(Ok((row, head)))
 }

@@ -35,6 +35,7 @@ const ALL: &[Migration] = &[
     migration!(7, "0007", "every_run_listed"),
     migration!(8, "0008", "lowering"),
     migration!(9, "0009", "failed_steps_and_texts"),
+    migration!(10, "0010", "inbox"),
 ];
 
 const BOOKKEEPING: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (

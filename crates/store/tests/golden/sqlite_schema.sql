@@ -38,6 +38,17 @@ CREATE TABLE idempotency (
     PRIMARY KEY (org, scope, key)
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE inbox (
+    org        INTEGER NOT NULL,
+    run        BLOB    NOT NULL,
+    id         BLOB    NOT NULL,
+    kind       TEXT    NOT NULL,
+    body       BLOB    NOT NULL, -- the message that the kind says
+    written_at INTEGER NOT NULL,
+    answer     BLOB,             -- NULL until the row is consumed
+    PRIMARY KEY (org, run, id)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE journal (
     pos  INTEGER PRIMARY KEY,
     org  INTEGER NOT NULL,

@@ -68,6 +68,7 @@ fn empty(cluster: &PostgresCluster, url: &str) {
         "settings",
         "workflow_pauses",
         "notices",
+        "inbox",
         "triggers",
         "deliveries",
         "delivery_requests",

@@ -57,6 +57,7 @@ fn nodes_that_start_at_the_same_time_create_the_schema_once() {
 
 /// Turns a database into one of the release before lowerings.
 const BEFORE_LOWERING: &str = "
+    DROP TABLE onward.inbox;
     ALTER TABLE onward.runs DROP COLUMN failed_steps, DROP COLUMN lowering;
     ALTER TABLE onward.versions DROP COLUMN definition;
     ALTER TABLE onward.workflows DROP COLUMN lowering;

@@ -45,11 +45,11 @@ fn a_database_of_a_later_release_is_refused_untouched() {
     let place = Place::new();
     drop(place.open());
     let raw = place.raw();
-    raw.execute("INSERT INTO schema_migrations VALUES (10, 'later', 'hash', 0)", []).unwrap();
+    raw.execute("INSERT INTO schema_migrations VALUES (11, 'later', 'hash', 0)", []).unwrap();
     drop(raw);
     let before = std::fs::read(place.database()).unwrap();
     let Err(Error::Refused(why)) = SqliteStore::open(&place.database()) else { panic!("it opened") };
-    assert!(why.contains("schema 10"), "{why}");
+    assert!(why.contains("schema 11"), "{why}");
     assert_eq!(std::fs::read(place.database()).unwrap(), before);
 }
 
@@ -218,9 +218,9 @@ fn reads_and_commits_at_the_same_time_agree() {
     readers.into_iter().for_each(|reader| reader.join().unwrap());
 }
 
-/// A database from before migration 4: waiting runs are evicted, and running ones are active at the start.
-/// Takes migration 8 back.
+/// Takes migration 8 and the later ones back.
 const BEFORE_LOWERING: &str = "
+    DROP TABLE inbox;
     ALTER TABLE runs DROP COLUMN failed_steps;
     ALTER TABLE versions DROP COLUMN definition;
     ALTER TABLE runs DROP COLUMN lowering;

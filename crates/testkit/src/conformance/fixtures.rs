@@ -2,13 +2,14 @@
 
 use bytes::Bytes;
 use kernel::event::TriggerKind;
+use kernel::inbox::InboxKind;
 use kernel::plan::Form;
-use kernel::{OrgId, Record, RunId, RunStatus, Timestamp, TriggerId, WorkflowId};
+use kernel::{InboxId, OrgId, Record, RunId, RunStatus, Timestamp, TriggerId, WorkflowId};
 use std::num::NonZeroU32;
 use store::{
-    Batch, DeliveryOutcome, DeliveryRow, IdempotencyKey, LimitSlotChange, NewWorkflow, QueueKey, QueuePosition,
-    ReadyChange, ReadyRow, RunInsert, RunRow, RunWrite, StoredDefinition, TimerChange, TriggerRow, TypeRow, Wait,
-    WorkerRow, WorkflowRow,
+    Batch, DeliveryOutcome, DeliveryRow, IdempotencyKey, InboxAnswer, InboxKey, InboxRow, LimitSlotChange, NewWorkflow,
+    QueueKey, QueuePosition, ReadyChange, ReadyRow, RunInsert, RunRow, RunWrite, StoredDefinition, TimerChange,
+    TriggerRow, TypeRow, Wait, WorkerRow, WorkflowRow,
 };
 
 pub const ORG: OrgId = OrgId::DEFAULT;
@@ -88,6 +89,7 @@ pub fn append_in(org: OrgId, id: RunId, after: u64) -> RunWrite {
         ready: ReadyChange::default(),
         limit_slots: LimitSlotChange::default(),
         notifications: 0,
+        consumed: Vec::new(),
         run_insert: None,
         atomic_group: None,
     }
@@ -107,6 +109,27 @@ pub fn park(id: RunId, after: u64, wake: Timestamp) -> RunWrite {
         timer: TimerChange { remove: None, insert: Some(wake) },
         ..append(id, after)
     }
+}
+
+pub fn inbox_key(org: OrgId, id: RunId, n: u8) -> InboxKey {
+    (org, id, InboxId([n; 16]))
+}
+
+/// Row number `n` of the run's inbox; larger numbers were written later.
+pub fn inbox_row(org: OrgId, id: RunId, n: u8) -> InboxRow {
+    let body = Bytes::from(vec![n, 0, 255]);
+    InboxRow { key: inbox_key(org, id, n), kind: InboxKind::Input, body, written_at: at(100 + i64::from(n)) }
+}
+
+/// The answer that [`consume`] gives to row number `n`.
+pub fn inbox_answer(n: u8) -> Bytes {
+    Bytes::from(vec![0, n])
+}
+
+/// Consumes rows of the run's inbox.
+pub fn consume(write: RunWrite, rows: &[u8]) -> RunWrite {
+    let answer = |n: &u8| InboxAnswer { id: InboxId([*n; 16]), answer: inbox_answer(*n) };
+    RunWrite { consumed: rows.iter().map(answer).collect(), ..write }
 }
 
 pub fn queue(org: OrgId, name: &str, key: &str) -> QueueKey {

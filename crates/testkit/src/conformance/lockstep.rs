@@ -9,6 +9,7 @@ use super::fixtures::*;
 use crate::rng::Rng;
 use bytes::Bytes;
 use kernel::event::OnConflict;
+use kernel::inbox::InboxKind;
 use kernel::plan::Form;
 use kernel::{OrgId, RunId, RunStatus, Span, Timestamp};
 use std::collections::BTreeSet;
@@ -16,11 +17,11 @@ use std::fmt::Debug;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use store::{
-    Batch, Call, ConcurrencyGroupRow, DeliveryOutcome, DeliveryRow, Erased, Erasure, LimitScope, LimitSlot,
-    LimitSlotChange, LimitSlotRow, NewTrigger, NewWorkflow, NotificationRow, OwnTrigger, QueueKey, QueuePosition, Rate,
-    ReadyChange, ReadyRow, RunFilter, RunInsert, RunRow, RunWrite, ScheduleAdvance, Store, StoredDefinition,
-    TimerChange, TriggerChange, TriggerFilter, TriggerLog, TriggerRow, TypePause, TypeRow, WorkerRow, WorkflowEdit,
-    WorkflowFilter, WorkflowKey, WorkflowPause, WorkflowRow,
+    Batch, Call, ConcurrencyGroupRow, DeliveryOutcome, DeliveryRow, Erased, Erasure, InboxKey, InboxRow, LimitScope,
+    LimitSlot, LimitSlotChange, LimitSlotRow, NewTrigger, NewWorkflow, NotificationRow, OwnTrigger, QueueKey,
+    QueuePosition, Rate, ReadyChange, ReadyRow, RunFilter, RunInsert, RunRow, RunWrite, ScheduleAdvance, Store,
+    StoredDefinition, TimerChange, TriggerChange, TriggerFilter, TriggerLog, TriggerRow, TypePause, TypeRow, WorkerRow,
+    WorkflowEdit, WorkflowFilter, WorkflowKey, WorkflowPause, WorkflowRow,
 };
 
 /// A store under test.
@@ -38,6 +39,7 @@ const RUNS: u64 = 12;
 const KEYS: [&str; 4] = ["a", "b", "c", "d"];
 const TOKENS: u64 = 40;
 const TRIGGERS: u64 = 5;
+const INBOX_ROWS: u64 = 4;
 const ORGS: [OrgId; 2] = [ORG, OTHER_ORG];
 
 /// Applies `operations` random operations to all subjects. Panics at the first difference.
@@ -74,7 +76,7 @@ struct RandomOperations {
 impl RandomOperations {
     async fn operate(&mut self, subjects: &mut [Subject]) {
         let (org, id) = self.any_run();
-        match self.rng.below(35) {
+        match self.rng.below(37) {
             0..=11 => {
                 let batch = self.batch(&subjects[0].store).await;
                 self.same(subjects, "commit", |store| store.commit(&batch)).await;
@@ -132,6 +134,7 @@ impl RandomOperations {
             }
             32 => self.read_ready_tasks(org, subjects).await,
             33 => self.types_and_workers(org, subjects).await,
+            34 | 35 => self.use_inbox(org, id, subjects).await,
             _ => {
                 for subject in subjects.iter_mut() {
                     subject.store = (subject.restart)(Arc::clone(&subject.store));
@@ -197,6 +200,7 @@ impl RandomOperations {
         self.same(subjects, "notices", |store| store.notifications(None, 100)).await;
         let after = self.rng.one_in(2).then(|| (ORG, run(self.rng.below(RUNS)), self.rng.below(2) as u32));
         self.same(subjects, "notices", |store| store.notifications(after, 3)).await;
+        self.same(subjects, "inbox", |store| store.inbox(InboxKind::Input, None, 100)).await;
         self.same(subjects, "key queues", |store| store.key_queues(None, 100)).await;
         for (org, name) in ORGS.into_iter().flat_map(|org| KEYS.map(|name| (org, name))) {
             self.same(subjects, "limit slots", |store| store.limit_slots(org, name)).await;
@@ -207,6 +211,28 @@ impl RandomOperations {
         for name in KEYS {
             self.same(subjects, "setting", |store| store.setting(name)).await;
         }
+    }
+
+    /// Writes, answers or takes rows of a run's inbox.
+    async fn use_inbox(&mut self, org: OrgId, run: RunId, subjects: &[Subject]) {
+        let rows: Vec<InboxRow> =
+            (0..self.rng.below(4)).map(|_| inbox_row(org, run, self.rng.below(INBOX_ROWS) as u8)).collect();
+        self.same(subjects, "put_inbox", |store| store.put_inbox(&rows)).await;
+        if self.rng.one_in(3) {
+            let n = self.rng.below(INBOX_ROWS) as u8;
+            let answers = [(inbox_key(org, run, n), inbox_answer(n))];
+            self.same(subjects, "answer_inbox", |store| store.answer_inbox(&answers)).await;
+        }
+        let keys: Vec<InboxKey> = (0..INBOX_ROWS as u8).map(|n| inbox_key(org, run, n)).collect();
+        if self.rng.one_in(3) {
+            self.same(subjects, "take_inbox_answers", |store| store.take_inbox_answers(&keys)).await;
+        }
+        if self.rng.one_in(5) {
+            let before = at(100 + self.rng.below(INBOX_ROWS) as i64);
+            self.same(subjects, "delete_inbox_answers", |store| store.delete_inbox_answers(before)).await;
+        }
+        let (after, limit) = (self.rng.one_in(2).then(|| keys[0]), self.rng.below(5) as usize);
+        self.same(subjects, "inbox", |store| store.inbox(InboxKind::Input, after, limit)).await;
     }
 
     async fn create_workflow(&mut self, org: OrgId, subjects: &[Subject]) {
@@ -404,6 +430,7 @@ impl RandomOperations {
             run_insert: if after == 0 { Some(Box::new(self.run_insert(org, run))) } else { None },
             ..append_in(org, run, after)
         };
+        let write = if self.rng.one_in(6) { consume(write, &[self.rng.below(INBOX_ROWS) as u8]) } else { write };
         (write, KnownRun { seq: after + 1, wake_at, status: status.unwrap_or(known.status), ready: left, ..known })
     }
 

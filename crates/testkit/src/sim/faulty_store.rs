@@ -78,6 +78,7 @@ impl World {
             ready: store::ReadyChange::default(),
             limit_slots: store::LimitSlotChange::default(),
             notifications: 0,
+            consumed: Vec::new(),
             run_insert: None,
             atomic_group: None,
         };

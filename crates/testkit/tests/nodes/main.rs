@@ -1,6 +1,7 @@
 //! Several engines on one Postgres database, as in a cluster of several processes.
 
 mod changes_across_nodes;
+mod inbox;
 mod rollback;
 mod tasks;
 

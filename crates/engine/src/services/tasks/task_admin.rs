@@ -251,6 +251,7 @@ impl Tasks {
             Erased::NotificationsPending => {
                 Err(Error::RunOpen("a notification of the task's end is not delivered yet".into()))
             }
+            Erased::InboxPending => Err(Error::RunOpen("a request to the task is not applied yet".into())),
         }
     }
 

@@ -14,6 +14,7 @@
 //! | `T` | organisation `;` type | [`ClusterEvent::TypeChanged`] |
 //! | `W` | | [`ClusterEvent::PausesChanged`] |
 //! | `G` | | [`ClusterEvent::GroupsChanged`] |
+//! | `I` | | [`ClusterEvent::InboxWritten`] |
 //! | `N` | | [`ClusterEvent::NodesChanged`] |
 //! | `X` | | [`ClusterEvent::Missed`] |
 //!
@@ -58,6 +59,7 @@ fn encode(event: &ClusterEvent) -> String {
         ClusterEvent::TypeChanged(org, name) => write!(text, "T{};{}:{name}", org.0, name.len()),
         ClusterEvent::PausesChanged => write!(text, "W"),
         ClusterEvent::GroupsChanged => write!(text, "G"),
+        ClusterEvent::InboxWritten => write!(text, "I"),
         ClusterEvent::NodesChanged => write!(text, "N"),
         ClusterEvent::Missed => write!(text, "X"),
     };
@@ -87,6 +89,7 @@ pub(super) fn read(message: &str) -> Option<(u64, Vec<ClusterEvent>)> {
             "T" => ClusterEvent::TypeChanged(org(&mut rest)?, name(&mut rest)?),
             "W" => ClusterEvent::PausesChanged,
             "G" => ClusterEvent::GroupsChanged,
+            "I" => ClusterEvent::InboxWritten,
             "N" => ClusterEvent::NodesChanged,
             "X" => ClusterEvent::Missed,
             _ => return None,
@@ -126,6 +129,7 @@ mod tests {
             ClusterEvent::TypeChanged(OrgId(7), "mail".into()),
             ClusterEvent::PausesChanged,
             ClusterEvent::GroupsChanged,
+            ClusterEvent::InboxWritten,
             ClusterEvent::NodesChanged,
             ClusterEvent::Missed,
         ]
@@ -143,10 +147,11 @@ mod tests {
         let rest = [
             ClusterEvent::TypeChanged(OrgId(2), "a.b".into()),
             ClusterEvent::GroupsChanged,
+            ClusterEvent::InboxWritten,
             ClusterEvent::NodesChanged,
             ClusterEvent::Missed,
         ];
-        assert_eq!(write(1, &rest.into()), ["1 0000000000000001 GNT2;3:a.bX"]);
+        assert_eq!(write(1, &rest.into()), ["1 0000000000000001 GINT2;3:a.bX"]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The database's own checks, its schema and settings, and the tables of workflows and triggers.
 
 use super::super::catalog::{self, EPOCH};
-use super::super::columns::{named, org, sql, time_or_none};
+use super::super::columns::{named, org, run_id, sql, time_or_none};
 use super::super::errors::on_read;
 use super::super::migrations;
 use super::super::run_heads::RECOVERY_POS;
@@ -70,7 +70,8 @@ pub(super) fn catalog(connection: &Connection, each: &mut dyn FnMut(Catalogued))
     table(connection, "definitions", sql!("inspect_definitions"), definition, each)?;
     table(connection, "triggers", sql!("inspect_triggers"), trigger, each)?;
     table(connection, "deliveries", sql!("inspect_deliveries"), dangling_delivery, each)?;
-    table(connection, "idempotency", sql!("inspect_workflow_keys"), dangling_key, each)
+    table(connection, "idempotency", sql!("inspect_workflow_keys"), dangling_key, each)?;
+    table(connection, "inbox", sql!("inspect_inbox"), stray_inbox, each)
 }
 
 fn table(
@@ -134,4 +135,11 @@ fn dangling_key(row: &Row<'_>) -> rusqlite::Result<Catalogued> {
     let (org, key): (_, String) = (org(row, 0)?, row.get(2)?);
     let what = format!("the idempotency key `{key}` made a workflow that does not exist");
     Ok(Catalogued::Anomaly(Anomaly::new(AnomalyKind::Dangling, what).of(Some(org), None)))
+}
+
+/// The statement returns only rows whose run does not exist.
+fn stray_inbox(row: &Row<'_>) -> rusqlite::Result<Catalogued> {
+    let (org, run, kind): (_, _, String) = (org(row, 0)?, run_id(row, 1)?, row.get(2)?);
+    let what = format!("an inbox row of the kind `{kind}`");
+    Ok(Catalogued::Anomaly(Anomaly::new(AnomalyKind::InboxStray, what).of(Some(org), Some(run))))
 }

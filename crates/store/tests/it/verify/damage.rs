@@ -35,7 +35,7 @@ pub const ALL: &[(Code, &str, Damage)] = &[
         p.db.execute_batch(&format!("PRAGMA foreign_keys = OFF; {table}; INSERT INTO t VALUES (9, x'00')")).unwrap();
     }),
     (Code::SchemaUnknown, "another build", sql!("UPDATE schema_migrations SET sha256 = 'other'")),
-    (Code::SchemaUnknown, "later", sql!("INSERT INTO schema_migrations VALUES (10, 'later', 'hash', 0)")),
+    (Code::SchemaUnknown, "later", sql!("INSERT INTO schema_migrations VALUES (11, 'later', 'hash', 0)")),
     (Code::RowUnreadable, "a form", sql!("UPDATE runs SET form = 'riddle'")),
     (Code::RowUnreadable, "a token", sql!("UPDATE waits SET hash = x'00' WHERE run = (SELECT min(run) FROM waits)")),
     (Code::SettingDamaged, "position", sql!("INSERT OR REPLACE INTO settings VALUES ('recovery_pos', '99999999')")),
@@ -251,6 +251,11 @@ pub const ALL: &[(Code, &str, Damage)] = &[
         p.replace(p.s.offered, |e| matches!(e, Event::Scheduled { .. }), vec![started]);
     }),
     (Code::WaitMissing, "lost", sql!("DELETE FROM waits")),
+    (
+        Code::InboxStray,
+        "its run deleted",
+        sql!("INSERT INTO inbox VALUES (1, zeroblob(16), x'01', 'input', x'', 0, NULL)"),
+    ),
     (Code::WaitStray, "step", sql!("UPDATE waits SET step = 1")),
     (Code::WaitStray, "kind", sql!("UPDATE waits SET kind = 'approval'")),
     (Code::PayloadMissing, "lost", sql!("DELETE FROM payloads")),

@@ -83,6 +83,7 @@ fn every_damage_is_found() {
             format!("INSERT INTO deliveries VALUES (1, {MISSING_ID}, 1, 'd', 0, 'started', '', NULL, NULL)"),
         ),
         (Code::Dangling, trigger(MISSING_ID, "manual", "{}", "NULL")),
+        (Code::InboxStray, format!("INSERT INTO inbox VALUES (1, {MISSING_ID}, {MISSING_ID}, 'input', '', 0, NULL)")),
         (Code::TriggerWrong, trigger(WORKFLOW, "schedule", "{}", "1")),
         (Code::OtherOrganisation, "UPDATE labels SET org = 2 WHERE org = 1".into()),
         (Code::OtherOrganisation, "UPDATE payloads SET org = 2".into()),

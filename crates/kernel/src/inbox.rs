@@ -1,0 +1,220 @@
+//! The stored form of inputs that wait in the `inbox` table, and of the answers they get.
+//!
+//! An input usually goes from its caller straight into a record. An input whose records keep losing against other
+//! nodes is stored instead; the record that consumes it stores the answer, for the caller's node to read.
+//!
+//! The kind of a row says which message its body is. A new kind of row gets a number in [`InboxKind`] and a message of
+//! its own here.
+
+use crate::advance::{Answer, Input, TaskResult};
+use crate::event::{Failure, LogLine, Pair};
+use crate::payload::Payload;
+use crate::status::RunStatus;
+use crate::time::{Span, Timestamp};
+use crate::wire::{self, Error, Value};
+use bytes::Bytes;
+
+/// The format number of bodies and answers.
+pub const FORMAT: u8 = 1;
+
+names! {
+    /// What a row of the inbox is.
+    pub enum InboxKind {
+        /// A [`StoredInput`] for a run that exists.
+        Input = 1 "input",
+    }
+}
+
+choice! {
+    /// An input that a caller gave to a run. Inputs of the engine itself are never stored: the engine finds them again.
+    pub enum StoredInput {
+        1 => Pause { 1 => actor: String, 2 => note: String },
+        2 => Resume { 1 => actor: String },
+        3 => RetryNow { 1 => step: Option<u32>, 2 => actor: String },
+        4 => Finished { 1 => step: u32, 2 => fence: u64, 3 => result: Option<StoredResult>, 4 => digest: u64 },
+        5 => Heartbeat { 1 => step: u32, 2 => fence: u64, 3 => progress: Option<Payload> },
+        6 => Log { 1 => step: u32, 2 => fence: u64, 3 => lines: Vec<LogLine> },
+        7 => Callback { 1 => step: u32, 2 => body: Payload, 3 => digest: Bytes },
+        8 => Cancel { 1 => actor: String, 2 => reason: String },
+    }
+}
+
+choice! {
+    /// A [`TaskResult`].
+    pub enum StoredResult {
+        1 => Done { 1 => body: Option<Payload>, 2 => took: Span },
+        2 => Response {
+            1 => status: u16,
+            2 => headers: Vec<Pair>,
+            3 => body: Payload,
+            4 => retry_after: Option<Span>,
+            5 => took: Span,
+        },
+        3 => Failed { 1 => failure: Failure, 2 => retryable: bool, 3 => retry_after: Option<Span>, 4 => took: Span },
+        4 => TimedOut { 1 => message: String, 2 => took: Span },
+        5 => Blocked { 1 => until: Timestamp, 2 => failure: Failure },
+    }
+}
+
+choice! {
+    /// The answer that a stored input got.
+    pub enum StoredAnswer {
+        /// The run answered, and had this status afterwards.
+        1 => Run {
+            1 => answer: AnswerKind,
+            /// With [`AnswerKind::Ended`]: the status of the run before the input arrived.
+            2 => ended: RunStatus,
+            3 => status: RunStatus,
+            4 => created_at: Timestamp,
+        },
+        /// The run does not exist (any more).
+        2 => NotFound {},
+    }
+}
+
+names! {
+    /// An [`Answer`] without its fields.
+    pub enum AnswerKind {
+        Applied = 1 "applied",
+        Repeated = 2 "repeated",
+        Conflict = 3 "conflict",
+        Gone = 4 "gone",
+        Stale = 5 "stale",
+        Later = 6 "later",
+        Ended = 7 "ended",
+        TooLarge = 8 "too_large",
+        Unknown = 9 "unknown",
+    }
+}
+
+impl StoredInput {
+    /// The stored form of an input of a caller. Inputs of the engine itself have none.
+    pub fn of(input: Input) -> Option<StoredInput> {
+        Some(match input {
+            Input::Pause { actor, note } => StoredInput::Pause { actor, note },
+            Input::Resume { actor } => StoredInput::Resume { actor },
+            Input::RetryNow { step, actor } => StoredInput::RetryNow { step, actor },
+            Input::Finished { step, fence, result, digest } => {
+                StoredInput::Finished { step, fence, result: Some(result.into()), digest }
+            }
+            Input::Heartbeat { step, fence, progress } => StoredInput::Heartbeat { step, fence, progress },
+            Input::Log { step, fence, lines } => StoredInput::Log { step, fence, lines },
+            Input::Callback { step, body, digest } => StoredInput::Callback { step, body, digest },
+            Input::Cancel { actor, reason } => StoredInput::Cancel { actor, reason },
+            Input::Start(..)
+            | Input::Admit
+            | Input::Claim { .. }
+            | Input::StillAlive { .. }
+            | Input::Lost { .. }
+            | Input::Wake => return None,
+        })
+    }
+
+    pub fn seal(&self) -> Bytes {
+        wire::seal(FORMAT, self).into()
+    }
+
+    /// Reads what [`seal`](Self::seal) wrote.
+    pub fn open(bytes: &[u8]) -> Result<Input, Error> {
+        let stored: StoredInput = wire::open(FORMAT, bytes)?;
+        if Value::is_newer(&stored) {
+            return Err(Error::Newer("input"));
+        }
+        Ok(match stored {
+            StoredInput::Pause { actor, note } => Input::Pause { actor, note },
+            StoredInput::Resume { actor } => Input::Resume { actor },
+            StoredInput::RetryNow { step, actor } => Input::RetryNow { step, actor },
+            StoredInput::Finished { step, fence, result, digest } => {
+                let result = result.ok_or(Error::Malformed("input"))?.try_into()?;
+                Input::Finished { step, fence, result, digest }
+            }
+            StoredInput::Heartbeat { step, fence, progress } => Input::Heartbeat { step, fence, progress },
+            StoredInput::Log { step, fence, lines } => Input::Log { step, fence, lines },
+            StoredInput::Callback { step, body, digest } => Input::Callback { step, body, digest },
+            StoredInput::Cancel { actor, reason } => Input::Cancel { actor, reason },
+            StoredInput::Unknown { .. } => return Err(Error::Newer("input")),
+        })
+    }
+}
+
+impl From<TaskResult> for StoredResult {
+    fn from(result: TaskResult) -> StoredResult {
+        match result {
+            TaskResult::Done { body, took } => StoredResult::Done { body, took },
+            TaskResult::Response { status, headers, body, retry_after, took } => {
+                StoredResult::Response { status, headers, body, retry_after, took }
+            }
+            TaskResult::Failed { failure, retryable, retry_after, took } => {
+                StoredResult::Failed { failure, retryable, retry_after, took }
+            }
+            TaskResult::TimedOut { message, took } => StoredResult::TimedOut { message, took },
+            TaskResult::Blocked { until, failure } => StoredResult::Blocked { until, failure },
+        }
+    }
+}
+
+impl TryFrom<StoredResult> for TaskResult {
+    type Error = Error;
+
+    fn try_from(stored: StoredResult) -> Result<TaskResult, Error> {
+        Ok(match stored {
+            StoredResult::Done { body, took } => TaskResult::Done { body, took },
+            StoredResult::Response { status, headers, body, retry_after, took } => {
+                TaskResult::Response { status, headers, body, retry_after, took }
+            }
+            StoredResult::Failed { failure, retryable, retry_after, took } => {
+                TaskResult::Failed { failure, retryable, retry_after, took }
+            }
+            StoredResult::TimedOut { message, took } => TaskResult::TimedOut { message, took },
+            StoredResult::Blocked { until, failure } => TaskResult::Blocked { until, failure },
+            StoredResult::Unknown { .. } => return Err(Error::Newer("result")),
+        })
+    }
+}
+
+impl StoredAnswer {
+    /// The answer of a run that has `status` now.
+    pub fn of(answer: Answer, status: RunStatus, created_at: Timestamp) -> StoredAnswer {
+        let (answer, ended) = match answer {
+            Answer::Applied => (AnswerKind::Applied, status),
+            Answer::Repeated => (AnswerKind::Repeated, status),
+            Answer::Conflict => (AnswerKind::Conflict, status),
+            Answer::Gone => (AnswerKind::Gone, status),
+            Answer::Stale => (AnswerKind::Stale, status),
+            Answer::Later => (AnswerKind::Later, status),
+            Answer::Ended(ended) => (AnswerKind::Ended, ended),
+            Answer::TooLarge => (AnswerKind::TooLarge, status),
+            Answer::Unknown => (AnswerKind::Unknown, status),
+        };
+        StoredAnswer::Run { answer, ended, status, created_at }
+    }
+
+    pub fn seal(&self) -> Bytes {
+        wire::seal(FORMAT, self).into()
+    }
+
+    /// Reads what [`seal`](Self::seal) wrote.
+    pub fn open(bytes: &[u8]) -> Result<StoredAnswer, Error> {
+        match wire::open(FORMAT, bytes)? {
+            StoredAnswer::Unknown { .. } => Err(Error::Newer("answer")),
+            answer => Ok(answer),
+        }
+    }
+}
+
+impl AnswerKind {
+    /// The whole answer; `ended` counts only for [`AnswerKind::Ended`].
+    pub fn answer(self, ended: RunStatus) -> Answer {
+        match self {
+            AnswerKind::Applied => Answer::Applied,
+            AnswerKind::Repeated => Answer::Repeated,
+            AnswerKind::Conflict => Answer::Conflict,
+            AnswerKind::Gone => Answer::Gone,
+            AnswerKind::Stale => Answer::Stale,
+            AnswerKind::Later => Answer::Later,
+            AnswerKind::Ended => Answer::Ended(ended),
+            AnswerKind::TooLarge => Answer::TooLarge,
+            AnswerKind::Unknown => Answer::Unknown,
+        }
+    }
+}

@@ -1,0 +1,1 @@
+SELECT id FROM inbox WHERE org = $1 AND run = $2 AND answer IS NULL LIMIT 1
