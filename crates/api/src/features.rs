@@ -41,7 +41,12 @@ pub const ALL: &[Feature] = &[
          versions with a history and a diff; a run keeps the version it started with",
     ),
     works(FORMS, "concepts.md", "graphs (`tasks`), and single tasks without a definition", ""),
-    works(STEP_KINDS, "reference/graph.md", "`http`, `task`, `sleep`, `wait_for_webhook`, `set`, `log`, `noop`", ""),
+    works(
+        STEP_KINDS,
+        "reference/graph.md",
+        "`http`, `task`, `sleep`, `wait_for_webhook`, `set`, `log`, `noop`, `group`, `loop`",
+        "",
+    ),
     works(
         "Tasks",
         "guides/job-queue.md",
@@ -163,7 +168,7 @@ pub const ALL: &[Feature] = &[
     planned(
         STEP_KINDS,
         "`wait_for_signal`, `approval`, `pause`, `wait`, `bash`, `tool`, `agent`, `agent_message`, `conditional`, \
-         `parallel`, `loop`, `subworkflow`, `script`",
+         `parallel`, `subworkflow`, `script`",
     ),
     planned(FIELDS, "`compensate`, `secrets`"),
     planned("Workflows", "rollback to an earlier version, proposals"),

@@ -4,6 +4,7 @@ use crate::Word;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::collections::BTreeMap;
 
 /// One version of a workflow.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -70,10 +71,16 @@ pub struct GraphView {
 pub struct GraphNodeView {
     pub step: String,
     pub kind: Word,
+    /// The group or loop that it is inside of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<Word>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
+    /// In a graph of a run: the iterations of a loop by status, or the present steps of a node inside a loop.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counts: Option<BTreeMap<String, u32>>,
     pub needs: Vec<String>,
     #[serde(rename = "if", skip_serializing_if = "Option::is_none")]
     pub condition: Option<String>,

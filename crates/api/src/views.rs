@@ -307,7 +307,7 @@ pub struct FailureView {
 }
 
 /// A step of a run.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct StepView {
     /// The name of the step; absent in `tasks` of a run, where the name is the key.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -351,6 +351,12 @@ pub struct StepView {
     pub error: Option<FailureView>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped_because: Option<SkipView>,
+    /// Of a group, its steps by status; of a loop, its iterations by status.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counts: Option<BTreeMap<String, u32>>,
+    /// Of a group or a loop with `on_error: continue`: what failed inside.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub errors: Option<Value>,
     /// Every attempt at the step, in order; only in `GET /runs/{run}/steps`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attempts: Vec<AttemptView>,

@@ -12,7 +12,12 @@ use kernel::event::{Because, Failure, Queue};
 use kernel::run::{Phase, Step};
 use kernel::{Plan, Reason, RunStatus, StepStatus, Timestamp};
 use serde_json::{Map, Value, json};
+use std::borrow::Cow;
+use std::fmt::Display;
 use store::{NotificationRow, WorkflowPause};
+
+/// The most inner steps at work that an explanation names.
+const INSIDE_MAX: usize = 100;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explanation {
@@ -66,7 +71,7 @@ pub fn explain(reading: &Reading, around: &ExplainFacts<'_>, step: Option<&str>)
     let case = Case { reading, around, plan: &reading.version.plan };
     match step {
         None => Some(case.run()),
-        Some(key) => case.plan.step(key).map(|step| case.step(step)),
+        Some(key) => case.reading.run.find(case.plan, key).map(|step| case.step(step)),
     }
 }
 
@@ -151,11 +156,11 @@ impl Case<'_> {
     /// A run that has started and not ended: paused, with steps under way, or waiting.
     fn open(&self) -> Explanation {
         let run = &self.reading.run;
-        let steps = || run.state.steps.iter().enumerate().map(|(i, step)| (i as u32, step));
+        let steps = || run.steps();
         let is_under_way = |step: &Step| matches!(step.phase, Phase::Running { .. } | Phase::Leased { .. });
         let running = || steps().filter(|(_, step)| is_under_way(step));
         if let Some(pause) = run.state.paused.as_ref() {
-            let under_way: Vec<&str> = running().map(|(i, _)| self.key(i)).collect();
+            let under_way: Vec<Cow<'_, str>> = running().map(|(i, _)| self.key(i)).collect();
             let who = paused_by(&pause.actor, &pause.note);
             let mut explanation = self.run_explanation(
                 Reason::PausedForManualAction,
@@ -204,7 +209,7 @@ impl Case<'_> {
                     json!({ "kind": w.kind.as_str(), "step": w.step.map(|s| self.key(s)), "until": until })
                 })
                 .collect();
-            let under_way: Vec<&str> = running().map(|(i, _)| self.key(i)).collect();
+            let under_way: Vec<Cow<'_, str>> = running().map(|(i, _)| self.key(i)).collect();
             details.insert("running".into(), json!(under_way));
             details.insert("waiting_for".into(), json!(waiting));
         }
@@ -220,12 +225,11 @@ impl Case<'_> {
         if skipped > 0 {
             summary += &format!(", {skipped} of them skipped");
         }
-        let handled: Vec<&str> = failed.iter().filter(|f| !unhandled.contains(f)).map(String::as_str).collect();
+        let handled: Vec<&String> = failed.iter().filter(|f| !unhandled.contains(f)).collect();
         if !handled.is_empty() {
             summary += &format!("; {} failed, which was handled", names(&handled));
         }
         if !unhandled.is_empty() {
-            let unhandled: Vec<&str> = unhandled.iter().map(String::as_str).collect();
             summary += &format!(
                 "; {} failed, which no step handled; by `fail_when: blocked` the run completes all the same",
                 names(&unhandled)
@@ -243,18 +247,18 @@ impl Case<'_> {
             return self.run_explanation(Reason::StepFailed, summary, json!({ "error": failure.map(error) }));
         };
         // The chain goes from a step that was skipped because of the failure to the failed step.
-        let blocked = state.steps.iter().enumerate().find_map(|(i, step)| match step.because.as_deref() {
-            Some(Because::Needs { steps }) if steps.contains(&culprit) => Some(i as u32),
+        let blocked = self.reading.run.steps().find_map(|(number, step)| match step.because.as_deref() {
+            Some(Because::Needs { steps }) if steps.contains(&culprit) => Some(number),
             _ => None,
         });
         let mut explanation = self.step(culprit);
         let unhandled = self.reading.unhandled_steps();
-        if self.plan.nodes().len() > 1 && unhandled.iter().any(|step| step == self.key(culprit)) {
+        if self.plan.nodes().len() > 1 && unhandled.iter().any(|step| *step == self.key(culprit)) {
             explanation.summary += "; no step handled it";
         }
         if let Some(step) = blocked {
             let summary = format!("`{}` was skipped because it needs `{}`", self.key(step), self.key(culprit));
-            explanation.chain.insert(0, link("step", self.key(step), Reason::SkippedByNeeds, summary));
+            explanation.chain.insert(0, link("step", &self.key(step), Reason::SkippedByNeeds, summary));
         }
         explanation.chain.insert(0, self.link_to_run(explanation.reason));
         explanation.next_actions = self.actions();
@@ -287,10 +291,9 @@ impl Case<'_> {
 
     fn expired(&self) -> Explanation {
         let state = &self.reading.run.state;
-        let open: Vec<&str> = (0..state.steps.len() as u32)
-            .filter(|i| state.steps[*i as usize].status() == StepStatus::Cancelled)
-            .map(|i| self.key(i))
-            .collect();
+        let steps = self.reading.run.steps();
+        let open: Vec<Cow<'_, str>> =
+            steps.filter(|(_, step)| step.status() == StepStatus::Cancelled).map(|(i, _)| self.key(i)).collect();
         let at = state.origin.expires_at;
         let summary = format!("the run had not ended at {at}, when its time limit expired");
         self.run_explanation(
@@ -303,7 +306,7 @@ impl Case<'_> {
     /// One step, in any state.
     fn step(&self, index: u32) -> Explanation {
         let key = self.key(index);
-        let node = self.plan.node(index);
+        let node = self.reading.run.node(self.plan, index);
         let step = self.reading.run.step(index);
         let kind = node.body.as_ref().map_or("unknown", |body| body.kind());
         let mut details = Map::new();
@@ -331,14 +334,17 @@ impl Case<'_> {
                 (Reason::Cancelled, format!("the run ended before `{key}` began"))
             }
             Phase::Pending {} | Phase::Unknown { .. } => {
-                let open: Vec<u32> = node.links.iter().map(|l| l.from).filter(|s| self.is_open(*s)).collect();
+                let run = &self.reading.run;
+                let needs: Vec<u32> =
+                    node.links.iter().filter_map(|link| run.step_in(run.parent(index), link.from)).collect();
                 let statuses: Map<String, Value> =
-                    node.links.iter().map(|l| (self.key(l.from).to_owned(), json!(self.status(l.from)))).collect();
-                let waiting: Vec<&str> = open.iter().map(|s| self.key(*s)).collect();
+                    needs.iter().map(|s| (self.key(*s).into_owned(), json!(self.status(*s)))).collect();
+                let open = needs.iter().filter(|step| self.is_open(**step));
+                let waiting: Vec<Cow<'_, str>> = open.map(|step| self.key(*step)).collect();
                 add(json!({ "waiting_on": waiting, "statuses": statuses }));
                 match waiting.is_empty() {
                     false => (Reason::WaitingForDependencies, format!("`{key}` waits for {}", names(&waiting))),
-                    true if !self.reading.version.plan.is_known(index) => {
+                    true if !self.plan.is_known(run.node_number(index)) => {
                         (Reason::WaitingForUpgrade, format!("`{key}` has settings this release does not know"))
                     }
                     true => (Reason::PendingDispatch, format!("`{key}` is about to start")),
@@ -389,7 +395,7 @@ impl Case<'_> {
                 (Reason::SleepingUntil, format!("`{key}` sleeps until {until}"))
             }
             Phase::Waiting { deadline } => {
-                let url = self.around.wait_url.map(|url| url(key));
+                let url = self.around.wait_url.map(|url| url(&key));
                 add(json!({ "url": url, "deadline": deadline.to_string() }));
                 if let Some(path) = url {
                     let body = Some(json!({}));
@@ -397,14 +403,19 @@ impl Case<'_> {
                 }
                 (Reason::WaitingForWebhook, format!("`{key}` waits for a call to its URL until {deadline}"))
             }
+            Phase::Open {} => {
+                let (summary, at_work) = self.inside(index);
+                add(json!({ "at_work": at_work }));
+                (Reason::StepRunning, summary)
+            }
             Phase::Done { status } => self.done(index, *status, &mut add),
         };
-        let chain = std::iter::once(link("step", key, reason, summary.clone())).chain(causes).collect();
+        let chain = std::iter::once(link("step", &key, reason, summary.clone())).chain(causes).collect();
         Explanation {
             reason,
             chain,
             summary,
-            step: Some(key.to_owned()),
+            step: Some(key.into_owned()),
             details: Value::Object(details),
             next_actions: actions,
         }
@@ -450,9 +461,30 @@ impl Case<'_> {
         (Reason::WaitingForWorker, format!("`{key}` waits for a worker: {seen}"), Some(cause))
     }
 
+    /// What is at work inside a group, a loop or an iteration, in a sentence and as a list.
+    fn inside(&self, index: u32) -> (String, Vec<Cow<'_, str>>) {
+        let run = &self.reading.run;
+        let is_at_work = |step: &u32| {
+            let state = run.step(*step);
+            state.outcome().is_none() && !matches!(state.phase, Phase::Pending {})
+        };
+        let at_work: Vec<Cow<'_, str>> = run.children(index).filter(is_at_work).map(|step| self.key(step)).collect();
+        let key = self.key(index);
+        let summary = match (&run.step(index).iterations, at_work.is_empty()) {
+            (Some(iterations), _) => {
+                let (done, of) = (iterations.settled.len(), iterations.count);
+                let of = of.map_or_else(String::new, |count| format!(" of {count}"));
+                format!("{done}{of} iterations of `{key}` have ended, {} are at work", at_work.len())
+            }
+            (None, true) => format!("`{key}` is about to go on"),
+            (None, false) => format!("`{key}` is at work at {}", names(&at_work)),
+        };
+        (summary, at_work.into_iter().take(INSIDE_MAX).collect())
+    }
+
     fn done(&self, index: u32, status: StepStatus, add: &mut dyn FnMut(Value)) -> (Reason, String) {
         let key = self.key(index);
-        let node = self.plan.node(index);
+        let node = self.reading.run.node(self.plan, index);
         let step = self.reading.run.step(index);
         let response = step.response.as_ref();
         if let Some(code) = response.and_then(|r| r.status_code) {
@@ -488,7 +520,7 @@ impl Case<'_> {
                 }
                 Some(Because::Needs { steps }) => {
                     let statuses: Map<String, Value> =
-                        steps.iter().map(|s| (self.key(*s).to_owned(), json!(self.status(*s)))).collect();
+                        steps.iter().map(|s| (self.key(*s).into_owned(), json!(self.status(*s)))).collect();
                     let words: Vec<String> =
                         steps.iter().map(|s| format!("`{}` is {}", self.key(*s), self.status(*s))).collect();
                     add(json!({ "needs": statuses }));
@@ -563,8 +595,8 @@ impl Case<'_> {
         Action { action, method: "POST", path, body }
     }
 
-    fn key(&self, step: u32) -> &str {
-        &self.plan.node(step).key
+    fn key(&self, step: u32) -> Cow<'_, str> {
+        self.reading.key(step)
     }
 
     fn status(&self, step: u32) -> &'static str {
@@ -597,7 +629,7 @@ fn saw(seen: &[kernel::expr::Seen]) -> Value {
     Value::Object(seen.iter().map(|s| (s.path.clone(), value(&s.value))).collect())
 }
 
-fn names(steps: &[&str]) -> String {
+fn names(steps: &[impl Display]) -> String {
     let quoted: Vec<String> = steps.iter().take(5).map(|step| format!("`{step}`")).collect();
     let more = steps.len().saturating_sub(5);
     let list = quoted.join(", ");

@@ -710,24 +710,21 @@ impl<T> Mailbox<T> {
                     released.posted.extend(task_work::queue_without_claim(
                         &mut self.task_queue,
                         org,
-                        run,
-                        live,
                         &effect,
                         self.now,
                     ));
                     task_work::apply_effect(&mut self.task_queue, org, run, live, effect, self.now);
                 }
-                Effect::Abort { step, fence } if plan.plan.node(step).task().is_some() => {
+                Effect::Abort { step, fence, is_leased: true } => {
                     let is_plain = plan.plan.layout().form == Form::Task;
                     self.task_queue.cancel_lease(run, step, fence, is_plain);
                 }
                 Effect::AdoptLease => {
                     task_work::adopt_leases(&mut self.task_queue, &self.nodes, org, run, live, self.now)
                 }
-                Effect::Execute { step, attempt, fence, work } => {
+                Effect::Execute { step, key, attempt, fence, work } => {
                     released.steps += 1;
                     self.executing.insert((run, fence));
-                    let key = live.version.plan.node(step).key.clone();
                     released.dispatch.push(Dispatch { org: entry.org, run, step, key, attempt, fence, work });
                 }
                 Effect::Abort { fence, .. } => {

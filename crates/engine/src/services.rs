@@ -39,7 +39,7 @@ pub mod workflow_edits;
 pub mod workflows;
 
 pub use outbox::{NOTIFIER, NOTIFIER_NAME, RETRY_EVERY, idempotency};
-pub use run_queries::{Reading, UnreadableRun};
+pub use run_queries::{Reading, StoredEvent, UnreadableRun};
 pub use runs::StartedRun;
 pub use subscriptions::{RunEvent, RunEvents, RunSubscription};
 pub use tasks::{

@@ -23,10 +23,10 @@ impl Version {
     pub fn order(plan: &Plan, source: Option<&[u8]>) -> Vec<u32> {
         let source = source.and_then(|source| serde_json::from_slice::<serde_json::Value>(source).ok());
         let names = source.as_ref().and_then(|source| source["tasks"].as_object());
-        let written: Vec<u32> = names.into_iter().flat_map(|names| names.keys()).filter_map(|n| plan.step(n)).collect();
-        match written.len() == plan.nodes().len() {
+        let written: Vec<u32> = names.into_iter().flat_map(|names| names.keys()).filter_map(|n| plan.find(n)).collect();
+        match written.len() == plan.root().len() {
             true => written,
-            false => (0..plan.nodes().len() as u32).collect(),
+            false => (0..plan.root().len() as u32).collect(),
         }
     }
 }

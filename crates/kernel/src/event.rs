@@ -11,9 +11,10 @@ use crate::plan::Level;
 use crate::time::{Span, Timestamp};
 use crate::wire;
 use bytes::Bytes;
+use std::collections::BTreeMap;
 
 /// The newest stored format this release writes and reads.
-pub const FORMAT: u8 = 1;
+pub const FORMAT: u8 = 2;
 
 message! {
     /// The events of one advance of one run.
@@ -22,12 +23,35 @@ message! {
         /// Number of the first event.
         2 => first: u64,
         3 => events: Vec<Event>,
+        /// Where the inner steps are that the events name: the step may have left the state when the record is read.
+        4 since 2 => inner: BTreeMap<u32, StepPlace>,
+    }
+}
+
+message! {
+    /// Where a step is in the plan. Together with the plan it gives the key of the step.
+    pub struct StepPlace {
+        1 => node: u32,
+        /// The numbers of the iterations that it is inside of, from the outermost. Of an iteration, its own comes last.
+        2 => indices: Vec<u32>,
+    }
+}
+
+impl StepPlace {
+    /// The place of a step of the root group.
+    pub fn root(step: u32) -> StepPlace {
+        StepPlace { node: step, ..Default::default() }
     }
 }
 
 impl Record {
+    /// Where a step is that one of the events names.
+    pub fn place(&self, step: u32) -> StepPlace {
+        self.inner.get(&step).cloned().unwrap_or_else(|| StepPlace::root(step))
+    }
+
     pub fn seal(&self) -> Bytes {
-        wire::seal(FORMAT, self).into()
+        wire::seal(self).into()
     }
     pub fn open(bytes: &[u8]) -> Result<Record, wire::Error> {
         wire::open(FORMAT, bytes)
@@ -109,6 +133,20 @@ choice! {
         /// The next attempt does not start before `until`, because its host is down or asked for a pause. It has no number
         /// yet.
         31 => HeldBack { 1 => step: u32, 2 => until: Timestamp, 3 => failure: Failure, 4 => seen: Vec<Seen> },
+        /// A step inside another one exists now. An iteration of a loop has the node of the loop.
+        32 since 2 => Opened { 1 => step: u32, 2 => node: u32, 3 => parent: u32, 4 => index: u32 },
+        /// A group started; its steps are opened next.
+        33 since 2 => GroupStarted { 1 => step: u32, 2 => seen: Vec<Seen> },
+        /// A loop started.
+        34 since 2 => LoopStarted {
+            1 => step: u32, 2 => seen: Vec<Seen>,
+            /// The length of its list; `None` for a loop with a condition.
+            3 => count: Option<u32>,
+            /// The list in pieces, by the number of the first item of each.
+            4 => pages: BTreeMap<u32, Payload>,
+        },
+        /// The run completed with this output.
+        35 since 2 => RunFinished { 1 => output: Payload },
     }
 }
 
@@ -281,6 +319,8 @@ words! {
         StepScheduled = "step.scheduled",
         /// The worker `data.worker` claimed the task, for the time in `data.lease`.
         StepLeased = "step.leased",
+        /// A step inside a group, a loop or an iteration exists now: `data.parent` is the step around it, `data.index` the number of the iteration.
+        StepOpened = "step.opened",
         /// An attempt started.
         StepStarted = "step.started",
         /// An attempt failed; the next one starts at `data.next_attempt_at`. With `data.reason` `retry_now`, `actor` asked for it at once. With `host_backoff`, the next attempt waits until then because its host is down or asked for a pause.
@@ -324,7 +364,9 @@ impl Event {
             Event::Created { .. } => EventType::RunCreated,
             Event::RunWaiting {} | Event::Queued { .. } => EventType::RunWaiting,
             Event::RunResumed {} | Event::Admitted {} => EventType::RunResumed,
-            Event::RunCompleted {} => EventType::RunCompleted,
+            Event::RunCompleted {} | Event::RunFinished { .. } => EventType::RunCompleted,
+            Event::Opened { .. } => EventType::StepOpened,
+            Event::GroupStarted { .. } | Event::LoopStarted { .. } => EventType::StepStarted,
             Event::RunFailed { .. } => EventType::RunFailed,
             Event::RunCancelled { .. } => EventType::RunCancelled,
             Event::RunTimeout {} => EventType::RunTimeout,
@@ -352,7 +394,11 @@ impl Event {
     pub fn is_end(&self) -> bool {
         matches!(
             self,
-            Event::RunCompleted {} | Event::RunFailed { .. } | Event::RunCancelled { .. } | Event::RunTimeout {}
+            Event::RunCompleted {}
+                | Event::RunFinished { .. }
+                | Event::RunFailed { .. }
+                | Event::RunCancelled { .. }
+                | Event::RunTimeout {}
         )
     }
 
@@ -378,12 +424,16 @@ impl Event {
             | Event::Progress { step, .. }
             | Event::Kept { step, .. }
             | Event::HeldBack { step, .. }
+            | Event::Opened { step, .. }
+            | Event::GroupStarted { step, .. }
+            | Event::LoopStarted { step, .. }
             | Event::Logged { step, .. } => Some(*step),
             Event::RunFailed { step, .. } => *step,
             Event::Created { .. }
             | Event::RunWaiting {}
             | Event::RunResumed {}
             | Event::RunCompleted {}
+            | Event::RunFinished { .. }
             | Event::RunCancelled { .. }
             | Event::RunTimeout {}
             | Event::Queued { .. }

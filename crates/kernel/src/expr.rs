@@ -66,7 +66,7 @@ choice! {
 pub struct Float(pub f64);
 
 impl wire::Value for Float {
-    fn put(&self, number: u32, out: &mut Vec<u8>) {
+    fn put(&self, number: u32, out: &mut wire::Writer) {
         self.0.to_le_bytes().put(number, out);
     }
     fn take(raw: Raw<'_>, depth: u32) -> Result<Self, wire::Error> {
@@ -358,6 +358,15 @@ pub const SEEN_MAX: usize = 256;
 /// Evaluates a condition; `seen` collects the values it read, once per path.
 pub fn truth(expr: &Expr, scope: &dyn Scope, seen: &mut Vec<Seen>) -> Result<bool, Unresolved> {
     eval(expr, scope, seen).map(|value| is_true(&value))
+}
+
+/// The value of an expression. A missing value is null.
+pub fn value(expr: &Expr, scope: &dyn Scope) -> Result<Value, Unresolved> {
+    match expr {
+        // Nothing is recorded of what may be a long list.
+        Expr::Path { path } => Ok(scope.get(path)?.map_or(Value::Null, Cow::into_owned)),
+        other => eval(other, scope, &mut Vec::new()).map(Cow::into_owned),
+    }
 }
 
 /// A bare value is true unless it is null, false, 0 or ''.

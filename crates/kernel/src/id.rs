@@ -100,7 +100,7 @@ macro_rules! id {
         }
 
         impl wire::Value for $name {
-            fn put(&self, number: u32, out: &mut Vec<u8>) {
+            fn put(&self, number: u32, out: &mut wire::Writer) {
                 self.0.put(number, out);
             }
             fn take(raw: Raw<'_>, depth: u32) -> Result<Self, wire::Error> {

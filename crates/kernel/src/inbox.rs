@@ -111,7 +111,7 @@ impl StoredInput {
     }
 
     pub fn seal(&self) -> Bytes {
-        wire::seal(FORMAT, self).into()
+        wire::seal(self).into()
     }
 
     /// Reads what [`seal`](Self::seal) wrote.
@@ -190,7 +190,7 @@ impl StoredAnswer {
     }
 
     pub fn seal(&self) -> Bytes {
-        wire::seal(FORMAT, self).into()
+        wire::seal(self).into()
     }
 
     /// Reads what [`seal`](Self::seal) wrote.

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Read in this order: [`plan`] (what a workflow lowers to), [`event`] (the history of a run), [`run`] (the
-//! state that the events add up to), [`mod@advance`] (the rules). The central invariant: only
+//! state that the events add up to), [`mod@planner`] (what comes next), [`mod@advance`] (how it is done). The central invariant: only
 //! [`Run::apply`](run::Run::apply) changes the state of a run, so the state in memory always equals the fold of
 //! the journal.
 
@@ -37,6 +37,8 @@ pub mod retry;
 pub mod scope;
 
 pub mod advance;
+pub mod planner;
+
 pub mod inbox;
 pub mod planted_bugs;
 

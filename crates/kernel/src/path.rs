@@ -4,13 +4,19 @@
 //! and which step a name means: it resolves a `RawPath` to a [`Ref`]. Plans store the `Ref`, and a run looks it up.
 
 names! {
-    /// The root of a path. Numbers 6 and up are reserved for other forms of workflow.
+    /// The root of a path. Numbers 9 and up are reserved for other forms of workflow.
     pub enum Root {
         TriggerBody = 1 "trigger.body",
         TriggerHeaders = 2 "trigger.headers",
         Task = 3 "tasks",
         WaitUrl = 4 "wait",
         TriggerScheduledFor = 5 "trigger.scheduled_for",
+        /// The item of an iteration.
+        Item = 6 since 2 "item",
+        /// The number of an iteration, from 0.
+        Index = 7 since 2 "index",
+        /// The result of the iteration before.
+        Last = 8 since 2 "last",
     }
 }
 
@@ -26,6 +32,8 @@ names! {
         Ok = 6 "ok",
         /// Did it fail, time out or have a template error?
         Failed = 7 "failed",
+        /// What failed inside a loop or group that goes on after errors.
+        Errors = 8 since 2 "errors",
     }
 }
 
@@ -33,7 +41,7 @@ message! {
     /// A resolved path: its root exists, and its step is a node of the plan.
     pub struct Ref {
         1 => root: Root,
-        /// The node a `tasks` or `wait` path names.
+        /// The node a `tasks` or `wait` path names; for `item`, `index` and `last`, the loop.
         2 => node: u32,
         3 => field: TaskField,
         /// What follows the root and field, outermost first. A number indexes a list.

@@ -1,23 +1,26 @@
 //! The plan: what every form of workflow is compiled to. Each run pins one.
 //!
-//! A plan is a group of nodes. A node has *links* from other nodes, and each link accepts some outcomes. A node is
-//! decided when all linked nodes have settled. If every link accepts its outcome and the node's condition holds, the
-//! node starts; otherwise it settles as skipped, and its dependents are decided in turn. Graphs have no other
-//! scheduling rule.
+//! A plan is a tree of groups of nodes. A node has *links* from other nodes of its group, and each link accepts some
+//! outcomes. A node is decided when all linked nodes have settled. If every link accepts its outcome and the node's
+//! condition holds, the node starts; otherwise it settles as skipped, and its dependents are decided in turn. A node
+//! with a first-join is decided at the first link that is taken. The body of a node is work, a group, or a loop that
+//! repeats a group. Graphs have no other scheduling rule.
 //!
-//! [`Layout`] is the stored form: immutable, with numbered fields that every later release can decode. [`Plan`] is a
-//! checked layout plus its reverse links. The format reserves numbers for nested and repeated groups, joins on the
-//! first parent, undo and child runs.
+//! [`Layout`] is the stored form: immutable, with numbered fields that every later release can decode. The nodes of
+//! the root group come first: the steps of a run that exist from its start have the numbers of their nodes. [`Plan`]
+//! is a checked layout plus its reverse links. The format reserves numbers for undo and child runs.
 
-use crate::event::OnConflict;
+use crate::event::{OnConflict, StepPlace};
 use crate::expr::Expr;
+use crate::planner::{Graph, Planner};
 use crate::status::Outcome;
 use crate::template::{Part, Template};
 use crate::time::Span;
 use crate::wire;
+use std::borrow::Cow;
 
 /// The newest stored format this release writes and reads.
-pub const FORMAT: u8 = 1;
+pub const FORMAT: u8 = 2;
 
 /// A definition with more steps is refused.
 pub const NODES_MAX: usize = 2_000;
@@ -33,6 +36,8 @@ message! {
         5 => concurrency: Option<Concurrency>,
         /// The notifications to send when a run ends.
         6 => notify: Vec<Notify>,
+        /// The output of a run that completes.
+        7 since 2 => output: Option<Template>,
     }
 }
 
@@ -76,7 +81,8 @@ names! {
 }
 
 message! {
-    /// Nodes with one verdict. Group 0 is the run itself. Fields 3 and 4 are reserved for repetition.
+    /// Nodes with one verdict. Group 0 is the run itself. The other groups are bodies of nodes, and say in
+    /// [`GroupBody`] what their outcome is.
     pub struct Group {
         1 => nodes: Vec<u32>,
         2 => verdict: Verdict,
@@ -98,7 +104,7 @@ names! {
 }
 
 message! {
-    /// One step. Fields 8 (undo) and 9 (repeat) are reserved.
+    /// One step. Field 8 (undo) is reserved.
     pub struct Node {
         /// The name of the step: stable, and unique in the plan.
         1 => key: String,
@@ -121,8 +127,12 @@ message! {
 }
 
 names! {
+    /// When the links of a node decide it.
     pub enum Join {
+        /// When all linked nodes have settled.
         All = 1 "all",
+        /// At the first link that is taken (M16).
+        Any = 2 since 2 "any",
     }
 }
 
@@ -135,7 +145,7 @@ message! {
 }
 
 choice! {
-    /// What a node does. 7 (a nested group) and 9 (a child run) are reserved.
+    /// What a node does. 9 (a child run) is reserved.
     pub enum Body {
         1 => Http { 1 => request: Box<Http> },
         2 => Log { 1 => level: Level, 2 => message: Vec<Part> },
@@ -144,8 +154,55 @@ choice! {
         5 => Sleep { 1 => span: Span },
         /// Ends when the step's callback URL is called, or after `timeout`.
         6 => Webhook { 1 => timeout: Option<Span> },
+        /// Ends when the nodes of its group have.
+        7 since 2 => Group { 1 => group: GroupBody },
         /// Done by a worker that claims its type.
         8 => Task { 1 => task: Box<TaskBody> },
+        /// Ends when its iterations have.
+        10 since 2 => Loop { 1 => repeat: Box<Repeat> },
+    }
+}
+
+message! {
+    /// The nodes of a nested group, and what their end means.
+    pub struct GroupBody {
+        /// Its place in [`Layout::groups`].
+        1 => group: u32,
+        2 => on_error: OnError,
+        /// The most of its nodes that work at the same time; 0 for no limit.
+        3 => concurrency: u32,
+        /// Its result. Without one, the result of its last nodes (M11).
+        4 => output: Option<Template>,
+    }
+}
+
+names! {
+    /// What an unhandled failure inside a group means for the group (M10).
+    pub enum OnError {
+        /// Nothing more starts, what runs is cancelled, and the group fails.
+        Fail = 1 "fail",
+        /// The rest runs to its end, then the group fails.
+        Finish = 2 "finish",
+        /// The rest runs to its end, and the group succeeds.
+        Continue = 3 "continue",
+    }
+}
+
+message! {
+    /// A group that is repeated: for each item of a list, or while a condition holds.
+    pub struct Repeat {
+        /// The nodes of one iteration. Its `on_error` is that of the loop, and its `output` the result of an iteration.
+        1 => body: GroupBody,
+        /// Where the list is.
+        2 => items: Option<Expr>,
+        3 => condition: Option<Guard>,
+        /// The most iterations that work at the same time.
+        4 => concurrency: u32,
+        5 => max_iterations: u32,
+        /// What the author calls an item.
+        6 => name: String,
+        /// The list itself, if the author wrote it out.
+        7 => list: Option<Template>,
     }
 }
 
@@ -260,7 +317,7 @@ impl Outcomes {
 }
 
 impl wire::Value for Outcomes {
-    fn put(&self, number: u32, out: &mut Vec<u8>) {
+    fn put(&self, number: u32, out: &mut wire::Writer) {
         self.0.put(number, out);
     }
     fn take(raw: wire::Raw<'_>, depth: u32) -> Result<Self, wire::Error> {
@@ -284,6 +341,23 @@ impl Node {
             _ => None,
         }
     }
+
+    /// The nodes inside this one: those of its group, or of one iteration of its loop.
+    pub fn inner(&self) -> Option<&GroupBody> {
+        match &self.body {
+            Some(Body::Group { group }) => Some(group),
+            Some(Body::Loop { repeat }) => Some(&repeat.body),
+            _ => None,
+        }
+    }
+
+    /// The loop, if this is one.
+    pub fn repeat(&self) -> Option<&Repeat> {
+        match &self.body {
+            Some(Body::Loop { repeat }) => Some(repeat),
+            _ => None,
+        }
+    }
 }
 
 impl Body {
@@ -296,6 +370,8 @@ impl Body {
             Body::Noop {} => "noop",
             Body::Sleep { .. } => "sleep",
             Body::Webhook { .. } => "wait_for_webhook",
+            Body::Group { .. } => "group",
+            Body::Loop { .. } => "loop",
             Body::Task { .. } => "task",
             Body::Unknown { .. } => "unknown",
         }
@@ -308,8 +384,12 @@ pub struct Plan {
     layout: Layout,
     /// For each node, the nodes that link from it, ascending and without repeats.
     dependents: Vec<Vec<u32>>,
+    /// For each node, the node that it is inside of.
+    around: Vec<Option<u32>>,
     /// For each node: does this release understand all of it?
     known: Vec<bool>,
+    /// Makes the planner of a new run.
+    planner: fn() -> Box<dyn Planner>,
 }
 
 impl Plan {
@@ -317,8 +397,9 @@ impl Plan {
     /// it means damage or a bug, and no run may start on it.
     pub fn new(layout: Layout) -> Result<Plan, &'static str> {
         let count = layout.nodes.len();
-        if layout.groups.is_empty() || count > NODES_MAX {
-            return Err("a plan needs a root group and at most 2,000 nodes");
+        let around = check_groups(&layout)?;
+        if count > NODES_MAX {
+            return Err("a plan has at most 2,000 nodes");
         }
         let mut dependents = vec![Vec::new(); count];
         for (i, node) in layout.nodes.iter().enumerate() {
@@ -329,18 +410,14 @@ impl Plan {
                 }
             }
         }
-        let in_range = layout.groups.iter().flat_map(|g| &g.nodes).all(|n| (*n as usize) < count);
-        if !in_range {
-            return Err("a group names a node that is not there");
-        }
         let known = layout.nodes.iter().map(|node| node.body.is_some() && !wire::Value::is_newer(node)).collect();
-        let plan = Plan { layout, dependents, known };
+        let plan = Plan { layout, dependents, around, known, planner: || Box::<Graph>::default() };
         if plan.is_acyclic() { Ok(plan) } else { Err("the links form a cycle") }
     }
 
     /// The stored form.
     pub fn encode(&self) -> Vec<u8> {
-        wire::seal(FORMAT, &self.layout)
+        wire::seal(&self.layout)
     }
 
     pub fn decode(bytes: &[u8]) -> Result<Plan, wire::Error> {
@@ -355,8 +432,8 @@ impl Plan {
 
     /// Whether this release understands the step. One that it does not understand stays pending, and its run waits for
     /// an upgrade.
-    pub fn is_known(&self, step: u32) -> bool {
-        self.known[step as usize]
+    pub fn is_known(&self, node: u32) -> bool {
+        self.known[node as usize]
     }
 
     pub fn layout(&self) -> &Layout {
@@ -367,16 +444,75 @@ impl Plan {
         &self.layout.nodes
     }
 
-    pub fn node(&self, step: u32) -> &Node {
-        &self.layout.nodes[step as usize]
+    /// The nodes of the root group: the steps that a run has from its start.
+    pub fn root(&self) -> &[Node] {
+        &self.layout.nodes[..self.layout.groups[0].nodes.len()]
     }
 
-    pub fn step(&self, key: &str) -> Option<u32> {
+    /// A node by its place in the plan. The node of a step is [`Run::node`](crate::Run::node).
+    pub fn node_at(&self, node: u32) -> &Node {
+        &self.layout.nodes[node as usize]
+    }
+
+    /// The place of the node with this key. Keys are unique in a plan.
+    pub fn find(&self, key: &str) -> Option<u32> {
         self.layout.nodes.iter().position(|n| n.key == key).map(|i| i as u32)
     }
 
-    pub fn dependents(&self, step: u32) -> &[u32] {
-        &self.dependents[step as usize]
+    /// The node that a node is inside of; `None` for those of the root group.
+    pub fn around(&self, node: u32) -> Option<u32> {
+        self.around.get(node as usize).copied().flatten()
+    }
+
+    /// The loops that a node is inside of, from the outermost.
+    pub fn loops_around(&self, node: u32) -> Vec<u32> {
+        let outwards = std::iter::successors(self.around(node), |node| self.around(*node));
+        let mut loops: Vec<u32> = outwards.filter(|node| self.node_at(*node).repeat().is_some()).collect();
+        loops.reverse();
+        loops
+    }
+
+    /// The key of a step: its name, after the keys of the steps around it, such as `orders[3]/charge`.
+    pub fn key(&self, place: &StepPlace) -> Cow<'_, str> {
+        let StepPlace { node, indices, .. } = place;
+        let name = &self.node_at(*node).key;
+        if indices.is_empty() && self.around(*node).is_none() {
+            return Cow::Borrowed(name);
+        }
+        let (outer, own) = indices.split_at(self.loops_around(*node).len().min(indices.len()));
+        let mut key = String::new();
+        if let Some(around) = self.around(*node) {
+            key += &self.key(&StepPlace { node: around, indices: outer.to_vec(), ..Default::default() });
+            key.push('/');
+        }
+        key += name;
+        key.extend(own.iter().map(|index| format!("[{index}]")));
+        Cow::Owned(key)
+    }
+
+    /// The nodes that link from this one.
+    pub fn dependents(&self, node: u32) -> &[u32] {
+        &self.dependents[node as usize]
+    }
+
+    /// The nodes of a nested group.
+    pub fn group(&self, body: &GroupBody) -> &[u32] {
+        &self.layout.groups[body.group as usize].nodes
+    }
+
+    /// The nodes of a group whose ends nothing waits for: without an `output`, they make its result.
+    pub fn last_nodes(&self, body: &GroupBody) -> impl Iterator<Item = u32> + '_ {
+        self.group(body).iter().copied().filter(|node| self.dependents(*node).is_empty())
+    }
+
+    pub(crate) fn planner(&self) -> Box<dyn Planner> {
+        (self.planner)()
+    }
+
+    /// Replaces the planner that runs of this plan get.
+    #[cfg(test)]
+    pub(crate) fn with_planner(self, planner: fn() -> Box<dyn Planner>) -> Plan {
+        Plan { planner, ..self }
     }
 
     pub fn verdict(&self) -> Verdict {
@@ -398,6 +534,48 @@ impl Plan {
         }
         seen == left.len()
     }
+}
+
+/// Checks that the nodes of the root group come first, that no node is in two groups or linked across groups, and that
+/// no group is inside itself.
+/// Returns for each node the node that it is inside of.
+fn check_groups(layout: &Layout) -> Result<Vec<Option<u32>>, &'static str> {
+    let Some(root) = layout.groups.first() else { return Err("a plan needs a root group") };
+    if !root.nodes.iter().copied().eq(0..root.nodes.len() as u32) {
+        return Err("the nodes of the root group do not come first");
+    }
+    let mut group_of = vec![None; layout.nodes.len()];
+    for (group, nodes) in layout.groups.iter().zip(0u32..).map(|(group, number)| (number, &group.nodes)) {
+        for node in nodes {
+            let slot = group_of.get_mut(*node as usize).ok_or("a group names a node that is not there")?;
+            if slot.replace(group).is_some() || layout.nodes[*node as usize].group != group {
+                return Err("a node is in two groups");
+            }
+        }
+    }
+    let mut owner = vec![None; layout.groups.len()];
+    for (node, number) in layout.nodes.iter().zip(0u32..) {
+        for link in &node.links {
+            if layout.nodes.get(link.from as usize).is_some_and(|from| from.group != node.group) {
+                return Err("a link leads into another group");
+            }
+        }
+        if let Some(inner) = node.inner() {
+            let slot = owner.get_mut(inner.group as usize).ok_or("a node names a group that is not there")?;
+            if slot.replace(number).is_some() || inner.group == 0 {
+                return Err("a group has two owners");
+            }
+        }
+    }
+    // Owners lead from every group outwards. A group that a node of a later release owns has no owner here.
+    for group in 0..layout.groups.len() as u32 {
+        let (mut at, mut left) = (group, layout.groups.len());
+        while let Some(outer) = owner[at as usize].and_then(|owner: u32| group_of[owner as usize]) {
+            left = left.checked_sub(1).ok_or("a group is inside itself")?;
+            at = outer;
+        }
+    }
+    Ok(group_of.iter().map(|group| group.and_then(|group| owner[group as usize])).collect())
 }
 
 /// The number of distinct nodes that a node waits for.

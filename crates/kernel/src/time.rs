@@ -119,7 +119,7 @@ impl std::fmt::Display for Span {
 }
 
 impl wire::Value for Timestamp {
-    fn put(&self, number: u32, out: &mut Vec<u8>) {
+    fn put(&self, number: u32, out: &mut wire::Writer) {
         self.0.put(number, out);
     }
     fn take(raw: Raw<'_>, depth: u32) -> Result<Self, wire::Error> {
@@ -128,7 +128,7 @@ impl wire::Value for Timestamp {
 }
 
 impl wire::Value for Span {
-    fn put(&self, number: u32, out: &mut Vec<u8>) {
+    fn put(&self, number: u32, out: &mut wire::Writer) {
         self.0.put(number, out);
     }
     fn take(raw: Raw<'_>, depth: u32) -> Result<Self, wire::Error> {

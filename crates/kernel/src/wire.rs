@@ -66,6 +66,43 @@ impl<'a> Raw<'a> {
     }
 }
 
+/// Bytes being written, and the lowest format number that a reader of them must know.
+#[derive(Debug)]
+pub struct Writer {
+    bytes: Vec<u8>,
+    format: u8,
+}
+
+impl Writer {
+    pub fn new() -> Writer {
+        Writer { bytes: Vec::with_capacity(128), format: 1 }
+    }
+
+    /// Something was written that releases before this format do not know.
+    pub fn requires(&mut self, format: u8) {
+        self.format = self.format.max(format);
+    }
+}
+
+impl Default for Writer {
+    fn default() -> Self {
+        Writer::new()
+    }
+}
+
+impl std::ops::Deref for Writer {
+    type Target = Vec<u8>;
+    fn deref(&self) -> &Vec<u8> {
+        &self.bytes
+    }
+}
+
+impl std::ops::DerefMut for Writer {
+    fn deref_mut(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+}
+
 pub fn put_varint(mut v: u64, out: &mut Vec<u8>) {
     while v >= 0x80 {
         out.push(v as u8 | 0x80);
@@ -131,7 +168,7 @@ impl<'a> Reader<'a> {
 
 /// A value that can be stored in a field.
 pub trait Value: Sized {
-    fn put(&self, number: u32, out: &mut Vec<u8>);
+    fn put(&self, number: u32, out: &mut Writer);
     fn take(raw: Raw<'_>, depth: u32) -> Result<Self, Error>;
 
     /// M3: does it contain anything that only a later release understands?
@@ -142,14 +179,14 @@ pub trait Value: Sized {
 
 /// A field of a message: a value with a default, an optional value, or a list of values.
 pub trait Field {
-    fn write(&self, number: u32, out: &mut Vec<u8>);
+    fn write(&self, number: u32, out: &mut Writer);
     fn merge(&mut self, raw: Raw<'_>, depth: u32) -> Result<(), Error>;
     /// See [`Value::is_newer`].
     fn is_newer(&self) -> bool;
 }
 
 impl<T: Value + Default + PartialEq> Field for T {
-    fn write(&self, number: u32, out: &mut Vec<u8>) {
+    fn write(&self, number: u32, out: &mut Writer) {
         if *self != T::default() {
             self.put(number, out);
         }
@@ -164,7 +201,7 @@ impl<T: Value + Default + PartialEq> Field for T {
 }
 
 impl<T: Value> Field for Option<T> {
-    fn write(&self, number: u32, out: &mut Vec<u8>) {
+    fn write(&self, number: u32, out: &mut Writer) {
         if let Some(v) = self {
             v.put(number, out);
         }
@@ -179,7 +216,7 @@ impl<T: Value> Field for Option<T> {
 }
 
 impl<T: Value> Field for Vec<T> {
-    fn write(&self, number: u32, out: &mut Vec<u8>) {
+    fn write(&self, number: u32, out: &mut Writer) {
         for v in self {
             v.put(number, out);
         }
@@ -196,7 +233,7 @@ impl<T: Value> Field for Vec<T> {
 macro_rules! varint_value {
     ($($t:ty),*) => {$(
         impl Value for $t {
-            fn put(&self, number: u32, out: &mut Vec<u8>) {
+            fn put(&self, number: u32, out: &mut Writer) {
                 put_varint(u64::from(number) << 1, out);
                 put_varint(u64::from(*self), out);
             }
@@ -209,7 +246,7 @@ macro_rules! varint_value {
 varint_value!(u16, u32, u64);
 
 impl Value for bool {
-    fn put(&self, number: u32, out: &mut Vec<u8>) {
+    fn put(&self, number: u32, out: &mut Writer) {
         u32::from(*self).put(number, out);
     }
     fn take(raw: Raw<'_>, _: u32) -> Result<Self, Error> {
@@ -219,7 +256,7 @@ impl Value for bool {
 
 /// Signed numbers are zigzag-encoded, so that small negative numbers stay short.
 impl Value for i64 {
-    fn put(&self, number: u32, out: &mut Vec<u8>) {
+    fn put(&self, number: u32, out: &mut Writer) {
         (((*self << 1) ^ (*self >> 63)) as u64).put(number, out);
     }
     fn take(raw: Raw<'_>, _: u32) -> Result<Self, Error> {
@@ -229,7 +266,7 @@ impl Value for i64 {
 }
 
 impl Value for String {
-    fn put(&self, number: u32, out: &mut Vec<u8>) {
+    fn put(&self, number: u32, out: &mut Writer) {
         put_bytes(number, self.as_bytes(), out);
     }
     fn take(raw: Raw<'_>, _: u32) -> Result<Self, Error> {
@@ -238,7 +275,7 @@ impl Value for String {
 }
 
 impl Value for Bytes {
-    fn put(&self, number: u32, out: &mut Vec<u8>) {
+    fn put(&self, number: u32, out: &mut Writer) {
         put_bytes(number, self, out);
     }
     fn take(raw: Raw<'_>, _: u32) -> Result<Self, Error> {
@@ -247,7 +284,7 @@ impl Value for Bytes {
 }
 
 impl<const N: usize> Value for [u8; N] {
-    fn put(&self, number: u32, out: &mut Vec<u8>) {
+    fn put(&self, number: u32, out: &mut Writer) {
         put_bytes(number, self, out);
     }
     fn take(raw: Raw<'_>, _: u32) -> Result<Self, Error> {
@@ -256,7 +293,7 @@ impl<const N: usize> Value for [u8; N] {
 }
 
 impl<T: Value> Value for Box<T> {
-    fn put(&self, number: u32, out: &mut Vec<u8>) {
+    fn put(&self, number: u32, out: &mut Writer) {
         T::put(self, number, out);
     }
     fn take(raw: Raw<'_>, depth: u32) -> Result<Self, Error> {
@@ -269,13 +306,13 @@ impl<T: Value> Value for Box<T> {
 
 /// A sequence of fields.
 pub trait Message: Sized {
-    fn write_fields(&self, out: &mut Vec<u8>);
+    fn write_fields(&self, out: &mut Writer);
     fn read_fields(bytes: &[u8], depth: u32) -> Result<Self, Error>;
 
     fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(128);
+        let mut out = Writer::new();
         self.write_fields(&mut out);
-        out
+        out.bytes
     }
 
     fn decode(bytes: &[u8]) -> Result<Self, Error> {
@@ -283,8 +320,47 @@ pub trait Message: Sized {
     }
 }
 
+/// Writes a field of a message; one with a value requires the format that added it.
+pub fn write_field(field: &impl Field, number: u32, format: u8, out: &mut Writer) {
+    let before = out.len();
+    field.write(number, out);
+    if out.len() > before {
+        out.requires(format);
+    }
+}
+
+/// A map is stored as a list of its entries, in order of their keys.
+impl<T: Value> Field for std::collections::BTreeMap<u32, T> {
+    fn write(&self, number: u32, out: &mut Writer) {
+        for (key, value) in self {
+            put_message(number, out, |out| {
+                key.put(1, out);
+                value.put(2, out);
+            });
+        }
+    }
+    fn merge(&mut self, raw: Raw<'_>, depth: u32) -> Result<(), Error> {
+        let (mut key, mut value) = (None, None);
+        let depth = deeper(depth)?;
+        let mut reader = Reader::new(raw.bytes()?);
+        while let Some((number, raw, _)) = reader.field()? {
+            match number {
+                1 => key = Some(u32::take(raw, depth)?),
+                2 => value = Some(T::take(raw, depth)?),
+                _ => return Err(Error::Newer("map")),
+            }
+        }
+        let (Some(key), Some(value)) = (key, value) else { return Err(Error::Malformed("map")) };
+        self.insert(key, value);
+        Ok(())
+    }
+    fn is_newer(&self) -> bool {
+        self.values().any(Value::is_newer)
+    }
+}
+
 /// Writes a nested message in place. It reserves one byte for the length, which is enough for nearly all messages.
-pub fn put_message(number: u32, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+pub fn put_message(number: u32, out: &mut Writer, write: impl FnOnce(&mut Writer)) {
     put_varint(u64::from(number) << 1 | 1, out);
     let at = out.len();
     out.push(0);
@@ -312,7 +388,7 @@ impl Unknown {
     pub fn keep(&mut self, whole_field: &[u8]) {
         self.0.get_or_insert_default().extend_from_slice(whole_field);
     }
-    pub fn write(&self, out: &mut Vec<u8>) {
+    pub fn write(&self, out: &mut Writer) {
         if let Some(bytes) = &self.0 {
             out.extend_from_slice(bytes);
         }
@@ -322,11 +398,12 @@ impl Unknown {
     }
 }
 
-/// Declares a struct with numbered fields. Values are written in field order; defaults are left out.
+/// Declares a struct with numbered fields. Values are written in field order; defaults are left out. A field
+/// `7 since 2` was added with format 2: whatever has a value in it is sealed as format 2.
 #[macro_export]
 macro_rules! message {
     ($(#[$meta:meta])* pub struct $name:ident {
-        $($(#[$fmeta:meta])* $number:literal => $field:ident : $ty:ty),* $(,)?
+        $($(#[$fmeta:meta])* $number:literal $(since $format:literal)? => $field:ident : $ty:ty),* $(,)?
     }) => {
         $(#[$meta])*
         #[derive(Clone, Debug, Default, PartialEq)]
@@ -337,8 +414,8 @@ macro_rules! message {
         }
 
         impl $crate::wire::Message for $name {
-            fn write_fields(&self, out: &mut Vec<u8>) {
-                $($crate::wire::Field::write(&self.$field, $number, out);)*
+            fn write_fields(&self, out: &mut $crate::wire::Writer) {
+                $($crate::wire::write_field(&self.$field, $number, 0 $(+ $format)?, out);)*
                 self.unknown.write(out);
             }
             fn read_fields(bytes: &[u8], depth: u32) -> Result<Self, $crate::wire::Error> {
@@ -356,7 +433,7 @@ macro_rules! message {
         }
 
         impl $crate::wire::Value for $name {
-            fn put(&self, number: u32, out: &mut Vec<u8>) {
+            fn put(&self, number: u32, out: &mut $crate::wire::Writer) {
                 $crate::wire::put_message(number, out, |out| $crate::wire::Message::write_fields(self, out));
             }
             fn take(raw: $crate::wire::Raw<'_>, depth: u32) -> Result<Self, $crate::wire::Error> {
@@ -374,7 +451,7 @@ macro_rules! message {
 #[macro_export]
 macro_rules! choice {
     ($(#[$meta:meta])* pub enum $name:ident {
-        $($(#[$vmeta:meta])* $vnumber:literal => $variant:ident {
+        $($(#[$vmeta:meta])* $vnumber:literal $(since $format:literal)? => $variant:ident {
             $($(#[$fmeta:meta])* $number:literal => $field:ident : $ty:ty),* $(,)?
         }),* $(,)?
     }) => {
@@ -387,11 +464,14 @@ macro_rules! choice {
         }
 
         impl $crate::wire::Message for $name {
-            fn write_fields(&self, out: &mut Vec<u8>) {
+            fn write_fields(&self, out: &mut $crate::wire::Writer) {
                 match self {
-                    $($name::$variant { $($field),* } => $crate::wire::put_message($vnumber, out, |_out| {
-                        $($crate::wire::Field::write($field, $number, _out);)*
-                    }),)*
+                    $($name::$variant { $($field),* } => {
+                        $(out.requires($format);)?
+                        $crate::wire::put_message($vnumber, out, |_out| {
+                            $($crate::wire::Field::write($field, $number, _out);)*
+                        })
+                    })*
                     $name::Unknown { number, bytes } => $crate::wire::put_bytes(*number, bytes, out),
                 }
             }
@@ -421,7 +501,7 @@ macro_rules! choice {
         }
 
         impl $crate::wire::Value for $name {
-            fn put(&self, number: u32, out: &mut Vec<u8>) {
+            fn put(&self, number: u32, out: &mut $crate::wire::Writer) {
                 $crate::wire::put_message(number, out, |out| $crate::wire::Message::write_fields(self, out));
             }
             fn take(raw: $crate::wire::Raw<'_>, depth: u32) -> Result<Self, $crate::wire::Error> {
@@ -441,7 +521,9 @@ macro_rules! choice {
 /// uses `ALL`.
 #[macro_export]
 macro_rules! names {
-    ($(#[$meta:meta])* pub enum $name:ident { $($(#[$vmeta:meta])* $variant:ident = $number:literal $text:literal),* $(,)? }) => {
+    ($(#[$meta:meta])* pub enum $name:ident {
+        $($(#[$vmeta:meta])* $variant:ident = $number:literal $(since $format:literal)? $text:literal),* $(,)?
+    }) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
         pub enum $name { #[default] $($(#[$vmeta])* $variant = $number),* }
@@ -464,7 +546,8 @@ macro_rules! names {
         }
 
         impl $crate::wire::Value for $name {
-            fn put(&self, number: u32, out: &mut Vec<u8>) {
+            fn put(&self, number: u32, out: &mut $crate::wire::Writer) {
+                match self { $($name::$variant => { $(out.requires($format);)? })* }
                 (*self as u32).put(number, out);
             }
             fn take(raw: $crate::wire::Raw<'_>, _: u32) -> Result<Self, $crate::wire::Error> {
@@ -476,14 +559,16 @@ macro_rules! names {
     };
 }
 
-/// Encodes a stored row: format number, CRC-32 of the message, the message.
-pub fn seal(format: u8, message: &impl Message) -> Vec<u8> {
-    let mut out = Vec::with_capacity(128);
-    out.extend_from_slice(&[format, 0, 0, 0, 0]);
+/// Encodes a stored row: format number, CRC-32 of the message, the message. The format number is the lowest that a
+/// release must know to read all of it, so that older releases go on reading what they understand (M3).
+pub fn seal(message: &impl Message) -> Vec<u8> {
+    let mut out = Writer::new();
+    out.extend_from_slice(&[0; 5]);
     message.write_fields(&mut out);
     let crc = crc32fast::hash(&out[5..]);
     out[1..5].copy_from_slice(&crc.to_le_bytes());
-    out
+    out[0] = out.format;
+    out.bytes
 }
 
 /// Checks and decodes a row that [`seal`] wrote. `newest` is the highest format number that this release can read.
@@ -559,7 +644,7 @@ mod tests {
 
     #[test]
     fn damage_is_detected_and_never_panics() {
-        let sealed = seal(1, &new());
+        let sealed = seal(&new());
         assert_eq!(open::<New>(1, &sealed), Ok(new()));
         for i in 0..sealed.len() {
             let mut damaged = sealed.clone();
@@ -567,7 +652,29 @@ mod tests {
             assert!(open::<New>(1, &damaged).is_err(), "byte {i}");
             assert!(open::<New>(1, &sealed[..i]).is_err(), "cut at {i}");
         }
-        assert_eq!(open::<New>(1, &seal(2, &new())), Err(Error::Format(2)));
+    }
+
+    #[test]
+    fn m3_what_format_2_added_is_sealed_as_format_2() {
+        choice! { pub enum Grown { 1 => One { 1 => x: u32 }, 2 since 2 => Two { 1 => x: u32 } } }
+        names! { pub enum Word { A = 1 "a", B = 2 since 2 "b" } }
+        message! {
+            pub struct Holder {
+                1 => list: Vec<Grown>,
+                2 => word: Word,
+                3 since 2 => inner: std::collections::BTreeMap<u32, New>,
+            }
+        }
+        let plain = Holder { list: vec![Grown::One { x: 1 }], ..Default::default() };
+        let variant = Holder { list: vec![Grown::Two { x: 1 }], ..Default::default() };
+        let word = Holder { word: Word::parse("b").unwrap(), ..Default::default() };
+        let field = Holder { inner: [(7, new()), (300, New::default())].into(), ..Default::default() };
+        for (holder, format) in [(plain, 1), (variant, 2), (word, 2), (field, 2)] {
+            let sealed = seal(&holder);
+            assert_eq!(sealed[0], format, "{holder:?}");
+            assert_eq!(open::<Holder>(2, &sealed), Ok(holder));
+            assert_eq!(open::<Holder>(1, &sealed).err(), (format == 2).then_some(Error::Format(2)));
+        }
     }
 
     #[test]

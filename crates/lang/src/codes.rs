@@ -77,6 +77,7 @@ codes! {
     NEEDS_UNKNOWN_STEP = "needs_unknown_step" "A step needs something that is not a step of this workflow.";
     NEEDS_ITSELF = "needs_itself" "A step needs itself and could never start.";
     DUPLICATE_NEED = "duplicate_need" "A step lists the same need twice.";
+    DUPLICATE_STEP = "duplicate_step" "Two steps of a workflow have the same name; names are unique, also inside of groups and loops.";
     DEPENDENCY_CYCLE = "dependency_cycle" "Steps need each other in a cycle, so none of them could ever start.";
 
     // Conditions and templates.
@@ -89,6 +90,7 @@ codes! {
     UNKNOWN_STEP = "unknown_step" "A path names something that is not a step of this workflow.";
     UNKNOWN_TASK_FIELD = "unknown_task_field" "A path reads a field that steps do not have.";
     NOT_AN_ANCESTOR = "not_an_ancestor" "A step reads the result of a step that it does not need, directly or indirectly.";
+    NOT_IN_SCOPE = "not_in_scope" "A path reads a step inside of a group or loop from outside of it.";
     NOT_A_WAIT = "not_a_wait" "A path reads the callback url of a step that does not wait for a webhook.";
     INCOMPLETE_PATH = "incomplete_path" "A path ends before it names a value.";
     PATH_TOO_LONG = "path_too_long" "A path continues into a plain value, such as a status.";

@@ -6,11 +6,12 @@
 use crate::codes;
 use crate::diagnostic::{Diagnostic, Draft, Problems, grouped, is_hostile, normalized, quoted};
 use crate::fields::{self, DURATION_MAX, Fields, Shape, Unit, duration};
+use crate::graph::LoweredGraph;
 use crate::tree::{Tree, TreeNode, Value};
 use crate::trigger::{self, Spec};
 use crate::{canonical, graph, settings};
 use kernel::Plan;
-use kernel::plan::{Form, Group, Layout, Verdict};
+use kernel::plan::{Form, Layout, Verdict};
 use kernel::time::Span;
 
 const NAME_MAX: usize = 80;
@@ -84,6 +85,7 @@ const SHAPE: Shape = Shape {
         "on_failure",
         "concurrency",
         "callback_url",
+        "output",
     ],
     later: &[
         "priority",
@@ -94,7 +96,6 @@ const SHAPE: Shape = Shape {
         "variables",
         "payload",
         "input",
-        "output",
         "outputs",
         "runtime",
         "constraints",
@@ -192,8 +193,10 @@ fn read(root: &TreeNode, problems: &mut Problems<'_>) -> Option<(Meta, Option<Sp
     }
     let concurrency = fields.get("concurrency").map(|node| settings::concurrency(node, problems));
     let callback = settings::callback(&fields, problems);
-    let nodes = match fields.get("tasks") {
-        Some(tasks) => graph::lower(tasks, problems),
+    let (verdict, on_failure) = on_failure.unwrap_or(Some((None, None))).unzip();
+    let verdict = fail_when.unwrap_or(Some(verdict.flatten().unwrap_or(Verdict::Unhandled)));
+    let graph = match fields.get("tasks") {
+        Some(tasks) => graph::lower(tasks, fields.get("output"), verdict.unwrap_or_default(), problems),
         None => {
             if !OTHER_FORMS.iter().any(|(field, _)| fields.get(field).is_some()) {
                 fields.require("tasks", "a definition", &root.span, problems);
@@ -201,16 +204,16 @@ fn read(root: &TreeNode, problems: &mut Problems<'_>) -> Option<(Meta, Option<Sp
             return None;
         }
     };
-    let (verdict, on_failure) = on_failure.unwrap_or(Some((None, None)))?;
-    let verdict = fail_when.unwrap_or(Some(verdict.unwrap_or(Verdict::Unhandled)))?;
-    let group = Group { nodes: (0..nodes.len() as u32).collect(), verdict, ..Default::default() };
+    verdict?;
+    let LoweredGraph { nodes, groups, output } = graph?;
     let layout = Layout {
         form: Form::Graph,
-        groups: vec![group],
+        groups,
         nodes,
+        output,
         max_duration: max_duration?,
         concurrency: concurrency.unwrap_or(None),
-        notify: on_failure.into_iter().chain(callback?).collect(),
+        notify: on_failure?.into_iter().chain(callback?).collect(),
         ..Default::default()
     };
     Some((meta?, trigger?, layout))

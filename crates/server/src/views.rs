@@ -11,15 +11,22 @@ use api::{
 };
 use engine::Engine;
 use engine::explain::Explanation;
-use engine::services::{Reading, UnreadableRun};
+use engine::services::{Reading, StoredEvent, UnreadableRun};
 use kernel::advance::FailedSteps;
 use kernel::event::{Because, Failure, Pair};
-use kernel::plan::Node;
-use kernel::run::{Phase, Step, WaitKind};
-use kernel::{Event, Payload, Plan, Timestamp};
+use kernel::plan::{Node, OnError};
+use kernel::run::{Iteration, Phase, Step, WaitKind};
+use kernel::{Event, Payload, Plan, StepStatus, Timestamp};
 use lang::trigger::Spec;
 use serde_json::{Map, Value, json};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use store::{DeliveryRow, RunRow, TriggerRow, WorkflowPause, WorkflowRow};
+
+/// The type of an iteration of a loop among steps.
+const ITERATION: &str = "iteration";
+/// The most things a run waits for that its view lists (M6).
+const WAITING_MAX: usize = 100;
 
 /// `sha256:<hex>`.
 pub fn hash(bytes: &[u8]) -> String {
@@ -148,9 +155,9 @@ pub fn run(reading: &Reading) -> RunView {
     let Reading { row, version, run, .. } = reading;
     let state = &run.state;
     let plan = &*version.plan;
-    let key = |step: u32| plan.node(step).key.clone();
+    let key = |step: u32| reading.key(step).into_owned();
     let body = value(reading, &state.origin.body);
-    let waiting = run.waiting_for(plan).into_iter().map(|w| WaitingView {
+    let waiting = run.waiting_for(plan).into_iter().take(WAITING_MAX).map(|w| WaitingView {
         kind: w.kind.as_str().into(),
         step: w.step.map(key),
         until: w.until.map(rfc3339),
@@ -177,7 +184,7 @@ pub fn run(reading: &Reading) -> RunView {
             delivery_id: Some(state.origin.delivery.clone()).filter(|id| !id.is_empty()),
         },
         input: body,
-        output: Value::Null,
+        output: state.output.as_ref().map_or(Value::Null, |output| value(reading, output)),
         error: state.failure.as_ref().map(|f| failure(f, state.culprit.map(key))),
         failed_steps: reading.failed_steps(),
         unhandled_steps: reading.unhandled_steps(),
@@ -218,16 +225,63 @@ pub fn explanation(reading: &Reading, explanation: Explanation) -> ExplainView {
     }
 }
 
-/// The steps of a run in the order of the definition, each with its attempts.
-pub fn steps(reading: &Reading, history: &[(u64, Timestamp, Event)]) -> Vec<StepView> {
-    let attempts = attempts::attempts(reading, history).into_iter().enumerate();
-    attempts.map(|(i, attempts)| StepView { attempts, ..step(reading, i as u32, true) }).collect()
+/// Steps of a run, each with its attempts.
+pub fn steps(reading: &Reading, steps: &[u32], history: &[StoredEvent]) -> Vec<StepView> {
+    let mut attempts = attempts::attempts(reading, steps, history);
+    let view = |number: &u32| {
+        let attempts = attempts.remove(number).unwrap_or_default();
+        StepView { attempts, ..step(reading, *number, true) }
+    };
+    steps.iter().map(view).collect()
+}
+
+/// An iteration that has settled, as its loop keeps it.
+pub fn iteration(reading: &Reading, of: u32, index: u32, iteration: &Iteration) -> StepView {
+    StepView {
+        step: Some(format!("{}[{index}]", reading.key(of))),
+        kind: ITERATION.into(),
+        status: iteration.status.as_str().into(),
+        duration_ms: Some(iteration.finished_at.since(iteration.started_at).millis()),
+        started_at: Some(rfc3339(iteration.started_at)),
+        finished_at: Some(rfc3339(iteration.finished_at)),
+        body: iteration.body.as_ref().map(|body| value(reading, body)),
+        error: iteration
+            .failure
+            .as_ref()
+            .map(|why| failure(why, Some(iteration.culprit.clone()).filter(|name| !name.is_empty()))),
+        ..StepView::default()
+    }
+}
+
+/// An iteration that has not settled.
+pub fn open_iteration(reading: &Reading, of: u32, index: u32) -> StepView {
+    let key = format!("{}[{index}]", reading.key(of));
+    let open = reading.run.find(&reading.version.plan, &key).map(|number| step(reading, number, true));
+    open.unwrap_or_else(|| StepView { step: Some(key), kind: ITERATION.into(), ..StepView::default() })
+}
+
+/// How many inner steps, or iterations, there are by status.
+fn counts(reading: &Reading, step: u32) -> Option<BTreeMap<String, u32>> {
+    let run = &reading.run;
+    let state = run.step(step);
+    let inner = run.node(&reading.version.plan, step).inner()?;
+    if matches!(state.phase, Phase::Pending {}) || state.status() == StepStatus::Skipped {
+        return None;
+    }
+    let mut counts = BTreeMap::new();
+    let mut count = |status: StepStatus| *counts.entry(status.as_str().to_owned()).or_insert(0) += 1;
+    let settled = state.iterations.iter().flat_map(|iterations| iterations.settled.values());
+    settled.for_each(|iteration| count(iteration.status));
+    let is_counted = |step: &u32| run.iteration(*step).is_none() || run.step(*step).outcome().is_none();
+    run.children(step).filter(is_counted).for_each(|step| count(run.step(step).status()));
+    Some(counts).filter(|counts| !counts.is_empty() || inner.group > 0)
 }
 
 /// A step; in a list also its name, needs and condition.
 fn step(reading: &Reading, index: u32, in_list: bool) -> StepView {
     let plan = &*reading.version.plan;
-    let (node, state) = (plan.node(index), reading.run.step(index));
+    let (node, state) = (reading.run.node(plan, index), reading.run.step(index));
+    let is_iteration = reading.run.iteration(index).is_some();
     let response = state.response.as_deref();
     let body = state.body();
     let at = |phase: &Phase| match phase {
@@ -237,13 +291,16 @@ fn step(reading: &Reading, index: u32, in_list: bool) -> StepView {
         _ => (None, None, None),
     };
     let (wake_at, deadline, next_attempt_at) = at(&state.phase);
-    let needs = || node.links.iter().map(|link| plan.node(link.from).key.clone()).collect();
+    let needs = || match is_iteration {
+        true => Vec::new(),
+        false => node.links.iter().map(|link| plan.node_at(link.from).key.clone()).collect(),
+    };
     StepView {
-        step: in_list.then(|| node.key.clone()),
-        kind: node.body.as_ref().map_or("unknown", |b| b.kind()).into(),
+        step: in_list.then(|| reading.key(index).into_owned()),
+        kind: if is_iteration { ITERATION } else { node.body.as_ref().map_or("unknown", |b| b.kind()) }.into(),
         status: state.status().as_str().into(),
         needs: in_list.then(needs),
-        condition: node.guard.as_ref().filter(|_| in_list).map(|g| g.text.clone()),
+        condition: node.guard.as_ref().filter(|_| in_list && !is_iteration).map(|g| g.text.clone()),
         status_code: response.and_then(|r| r.status_code),
         attempt: state.attempt,
         duration_ms: duration(state),
@@ -257,8 +314,17 @@ fn step(reading: &Reading, index: u32, in_list: bool) -> StepView {
         is_truncated: body.is_some_and(|payload| payload.truncated),
         error: state.failure.as_ref().map(|f| failure(f, None)),
         skipped_because: state.because.as_deref().map(|because| skip(reading, node, because)),
+        counts: counts(reading, index),
+        errors: errors_inside(reading, index),
         attempts: Vec::new(),
     }
+}
+
+/// What failed inside a group or a loop that went on all the same (M15).
+fn errors_inside(reading: &Reading, step: u32) -> Option<Value> {
+    let inner = reading.run.node(&reading.version.plan, step).inner()?;
+    let goes_on = inner.on_error == OnError::Continue && reading.run.iteration(step).is_none();
+    goes_on.then(|| kernel::advance::errors(&reading.version.plan, &reading.run, step))
 }
 
 fn failure(why: &Failure, step: Option<String>) -> FailureView {
@@ -273,7 +339,6 @@ fn duration(state: &Step) -> Option<u64> {
 }
 
 fn skip(reading: &Reading, node: &Node, because: &Because) -> SkipView {
-    let plan = &*reading.version.plan;
     match because {
         Because::Condition { seen } => SkipView {
             reason: "condition_false".into(),
@@ -288,7 +353,7 @@ fn skip(reading: &Reading, node: &Node, because: &Because) -> SkipView {
             steps: Some(
                 steps
                     .iter()
-                    .map(|s| (plan.node(*s).key.clone(), json!(reading.run.step(*s).status().as_str())))
+                    .map(|s| (reading.key(*s).into_owned(), json!(reading.run.step(*s).status().as_str())))
                     .collect(),
             ),
         },
@@ -309,8 +374,8 @@ fn pairs(list: &[Pair]) -> Map<String, Value> {
     list.iter().map(|pair| (pair.name.clone(), Value::from(pair.value.as_str()))).collect()
 }
 
-pub fn event(plan: &Plan, seq: u64, at: Timestamp, event: &Event) -> EventView {
-    let key = |step: u32| plan.nodes().get(step as usize).map_or_else(|| format!("#{step}"), |n| n.key.clone());
+pub fn event(plan: &Plan, stored: &StoredEvent) -> EventView {
+    let StoredEvent { seq, at, event, .. } = stored;
     let actor = match event {
         Event::RunCancelled { actor, .. }
         | Event::Paused { actor, .. }
@@ -321,24 +386,24 @@ pub fn event(plan: &Plan, seq: u64, at: Timestamp, event: &Event) -> EventView {
     };
     let actor = actor.filter(|actor| !actor.is_empty()).cloned();
     EventView {
-        seq,
-        at: rfc3339(at),
+        seq: *seq,
+        at: rfc3339(*at),
         kind: event.name().unwrap_or("unknown").to_owned(),
-        step: event.step().map(key),
+        step: stored.step_key(plan).map(Cow::into_owned),
         attempt: event.attempt(),
         actor,
-        data: data(plan, event),
+        data: data(plan, stored),
     }
 }
 
 /// The details of an event. Payloads are not repeated here; the run has them.
-fn data(plan: &Plan, event: &Event) -> Value {
+fn data(plan: &Plan, stored: &StoredEvent) -> Value {
     let failure = |f: &kernel::event::Failure| json!({ "code": f.code, "message": f.message });
     let saw = |seen: &[kernel::expr::Seen]| -> Map<String, Value> {
         seen.iter().map(|s| (s.path.clone(), seen_value(&s.value))).collect()
     };
     let response = |r: &kernel::event::Response| json!({ "status_code": r.status_code, "duration_ms": r.took.millis(), "body_bytes": r.body.as_ref().map(|b| b.len) });
-    match event {
+    match &stored.event {
         Event::Created { origin } => json!({
             "workflow": origin.workflow_name, "version": origin.version, "trigger": origin.trigger.as_str(),
             "body_bytes": origin.body.len, "expires_at": rfc3339(origin.expires_at),
@@ -361,8 +426,7 @@ fn data(plan: &Plan, event: &Event) -> Value {
         Event::Skipped { because, .. } => match because {
             Because::Condition { seen } => json!({ "reason": "condition_false", "saw": saw(seen) }),
             Because::Needs { steps } => {
-                let steps: Vec<&str> =
-                    steps.iter().filter_map(|s| Some(plan.nodes().get(*s as usize)?.key.as_str())).collect();
+                let steps: Vec<Cow<'_, str>> = steps.iter().map(|step| stored.key(plan, *step)).collect();
                 json!({ "reason": "needs_not_successful", "steps": steps })
             }
             Because::Unknown { .. } => json!({}),
@@ -384,6 +448,13 @@ fn data(plan: &Plan, event: &Event) -> Value {
         Event::HeldBack { until, failure: f, seen, .. } => {
             json!({ "reason": "host_backoff", "next_attempt_at": rfc3339(*until), "error": failure(f), "saw": saw(seen) })
         }
+        Event::Opened { step, parent, index, .. } => {
+            let is_iteration = stored.place(*step).indices.len() > stored.place(*parent).indices.len();
+            json!({ "parent": stored.key(plan, *parent), "index": is_iteration.then_some(index) })
+        }
+        Event::GroupStarted { seen, .. } => json!({ "saw": saw(seen) }),
+        Event::LoopStarted { seen, count, .. } => json!({ "saw": saw(seen), "count": count }),
+        Event::RunFinished { output } => json!({ "output_bytes": output.len }),
         Event::RunWaiting {}
         | Event::RunResumed {}
         | Event::Admitted {}

@@ -2,7 +2,8 @@
 
 use super::files::LoadedSuite;
 use super::play::Story;
-use kernel::{Plan, StepStatus};
+use engine::services::StoredEvent;
+use kernel::{Event, Plan};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
@@ -26,10 +27,10 @@ impl Coverage {
     pub fn add(&mut self, loaded: &LoadedSuite, story: Option<&Story>) {
         let covered = self.definitions.entry(loaded.definition.clone()).or_default();
         if let Some(story) = story {
-            covered.ran.extend(story.path());
-            let steps = story.reading.run.state.steps.iter().enumerate();
-            let skipped = steps.filter(|(_, step)| step.status() == StepStatus::Skipped);
-            covered.skipped.extend(skipped.map(|(step, _)| step as u32));
+            let node = |stored: &StoredEvent| Some(stored.place(stored.event.step()?).node);
+            covered.ran.extend(story.began().into_iter().filter_map(node));
+            let skipped = story.events.iter().filter(|stored| matches!(stored.event, Event::Skipped { .. }));
+            covered.skipped.extend(skipped.filter_map(node));
         }
         covered.count(&loaded.compiled.plan);
     }

@@ -39,7 +39,7 @@ pub fn judge(plan: &Plan, case: &Case, story: &Story) -> Vec<Mismatch> {
     out.same("status", expect.status.as_ref(), run.status());
     let names = |steps: &[String]| format!("[{}]", steps.join(", "));
     if let Some(path) = &expect.path {
-        let got: Vec<String> = story.path().into_iter().map(|step| plan.node(step).key.clone()).collect();
+        let got = story.path();
         if got != path.value {
             out.push(Some(path.at), "path", names(&path.value), names(&got));
         }
@@ -50,7 +50,7 @@ pub fn judge(plan: &Plan, case: &Case, story: &Story) -> Vec<Mismatch> {
     if let Some(others) = &expect.other_steps {
         let named = |step: u32| expect.steps.iter().any(|(named, _)| *named == step);
         for step in (0..plan.nodes().len() as u32).filter(|step| !named(*step)) {
-            let what = format!("steps.{}.status", plan.node(step).key);
+            let what = format!("steps.{}.status", plan.node_at(step).key);
             out.same(&what, Some(others), run.step(step).status());
         }
     }
@@ -84,7 +84,7 @@ fn unscripted(case: &Case, missing: &Unscripted) -> Mismatch {
 }
 
 fn step_differs(plan: &Plan, step: u32, expect: &StepExpect, story: &Story, out: &mut Judge) {
-    let key = &plan.node(step).key;
+    let key = &plan.node_at(step).key;
     let state = story.reading.run.step(step);
     let what = |field: &str| format!("steps.{key}.{field}");
     out.same(&what("status"), expect.status.as_ref(), state.status());

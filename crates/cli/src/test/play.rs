@@ -8,12 +8,14 @@
 
 use super::worker;
 use engine::secret::Secret;
+use engine::services::StoredEvent;
 use engine::task_queue::ClaimedTask;
 use engine::{ClockMode, Engine, FakeNetwork, FakeResponse, HttpOptions, Options, PendingCall, StartRequest};
 use kernel::run::Phase;
 use kernel::{Answer, Event, OrgId, RunId, Span, Timestamp};
 use lang::Compiled;
 use lang::suite::{Given, Reply, Scripted, When, WorkerAttempt};
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use store::MemoryStore;
@@ -27,7 +29,7 @@ const ACTOR: &str = "onward test";
 /// What happened in a case.
 pub struct Story {
     pub reading: engine::services::Reading,
-    pub events: Vec<(u64, Timestamp, Event)>,
+    pub events: Vec<StoredEvent>,
     pub calls: Vec<PendingCall>,
     /// Callbacks that were sent: when, to which step, and the run's answer.
     pub callbacks: Vec<(Timestamp, u32, Answer)>,
@@ -47,14 +49,24 @@ pub enum Unscripted {
 impl Story {
     /// How long the run took, or has taken so far.
     pub fn took(&self) -> Span {
-        let end = self.reading.run.state.finished_at.or(self.events.last().map(|(_, at, _)| *at));
+        let end = self.reading.run.state.finished_at.or(self.events.last().map(|stored| stored.at));
         end.unwrap_or_default().since(self.reading.run.state.created_at)
     }
 
-    /// The steps that began, in the order in which they did.
-    pub fn path(&self) -> Vec<u32> {
-        let mut path = Vec::new();
-        for (_, _, event) in &self.events {
+    /// The keys of the steps that began, in the order in which they did.
+    pub fn path(&self) -> Vec<String> {
+        self.began()
+            .into_iter()
+            .filter_map(|stored| stored.step_key(&self.reading.version.plan))
+            .map(Cow::into_owned)
+            .collect()
+    }
+
+    /// The first event of each step that began.
+    pub fn began(&self) -> Vec<&StoredEvent> {
+        let mut began: Vec<&StoredEvent> = Vec::new();
+        for stored in &self.events {
+            let event = &stored.event;
             let begins = matches!(
                 event,
                 Event::Scheduled { .. }
@@ -66,14 +78,14 @@ impl Story {
                     | Event::TimedOut { .. }
                     | Event::TimerSet { .. }
                     | Event::WaitOpened { .. }
+                    | Event::GroupStarted { .. }
+                    | Event::LoopStarted { .. }
             );
-            if let (true, Some(step)) = (begins, event.step())
-                && !path.contains(&step)
-            {
-                path.push(step);
+            if begins && event.step().is_some() && !began.iter().any(|earlier| earlier.event.step() == event.step()) {
+                began.push(stored);
             }
         }
-        path
+        began
     }
 
     /// The requests a step sent.
@@ -299,7 +311,7 @@ impl<'a> Outside<'a> {
                 }
             }
             Some((at, ScriptedAction::Callback(step))) => {
-                let token = secret.token(run, &compiled.plan.node(step).key);
+                let token = secret.token(run, &compiled.plan.node_at(step).key);
                 let answer = engine.runs.callback(&token, self.given.callbacks[&step].body.clone().into()).await?;
                 self.called.push((at, step, answer));
             }

@@ -9,6 +9,7 @@ use super::files::{FileFailure, LoadedSuite};
 use super::judge::{Mismatch, shown};
 use super::play::Story;
 use crate::{problems, validate};
+use engine::services::StoredEvent;
 use kernel::Event;
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
@@ -223,15 +224,19 @@ fn line(loaded: &LoadedSuite, mismatch: &Mismatch) -> String {
 
 fn run(story: &Story) -> Value {
     let plan = &story.reading.version.plan;
-    let key = |step: u32| plan.node(step).key.clone();
-    let steps = plan.nodes().iter().zip(&story.reading.run.state.steps);
-    let steps: Map<String, Value> = steps
-        .map(|(node, step)| (node.key.clone(), json!({ "status": step.status().as_str(), "attempts": step.attempt })))
+    let steps: Map<String, Value> = story
+        .reading
+        .run
+        .steps()
+        .map(|(number, step)| {
+            let key = story.reading.run.key(plan, number).into_owned();
+            (key, json!({ "status": step.status().as_str(), "attempts": step.attempt }))
+        })
         .collect();
     json!({
         "status": story.reading.run.status().as_str(),
         "took_ms": story.took().millis(),
-        "path": story.path().into_iter().map(key).collect::<Vec<_>>(),
+        "path": story.path(),
         "steps": steps,
     })
 }
@@ -240,10 +245,11 @@ fn run(story: &Story) -> Value {
 fn events(story: &Story) -> Vec<String> {
     let plan = &story.reading.version.plan;
     let start = story.reading.run.state.created_at;
-    let line = |(_, at, event): &(u64, kernel::Timestamp, Event)| {
+    let line = |stored: &StoredEvent| {
+        let StoredEvent { at, event, .. } = stored;
         let mut line = format!("+{:<10} {}", at.since(start).to_string(), event.name().unwrap_or("unknown"));
-        if let Some(step) = event.step() {
-            let _ = write!(line, " {}", plan.node(step).key);
+        if let Some(step) = stored.step_key(plan) {
+            let _ = write!(line, " {step}");
         }
         if let Some(attempt) = event.attempt().filter(|_| !matches!(event, Event::Succeeded { .. })) {
             let _ = write!(line, " #{attempt}");
@@ -278,7 +284,7 @@ fn requests(story: &Story) -> Vec<String> {
     });
     let called = story.callbacks.iter().map(|(at, step, answer)| {
         let verdict = format!("{answer:?}").to_lowercase();
-        format!("{} was called at +{}: {verdict}", plan.node(*step).key, at.since(start))
+        format!("{} was called at +{}: {verdict}", plan.node_at(*step).key, at.since(start))
     });
     sent.chain(given).chain(called).collect()
 }

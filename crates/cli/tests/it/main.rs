@@ -31,6 +31,7 @@ mod kill;
 mod large;
 mod leases;
 mod lists;
+mod nesting;
 mod openapi;
 mod overload;
 mod postgres;

@@ -5,6 +5,7 @@ use super::snapshots::StoredBytes;
 use crate::version::Version;
 use bytes::Bytes;
 use kernel::advance::{FailedSteps, notifications};
+use kernel::run::ReadyTask;
 use kernel::{OrgId, Payloads, Run, RunId, RunStatus, Timestamp};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -135,7 +136,7 @@ impl LiveRun {
     pub fn limit_slots(&self, org: OrgId, run: RunId) -> BTreeSet<LimitSlotRow> {
         let mut rows = BTreeSet::new();
         for lease in self.run.leased() {
-            let (step, task) = (self.run.step(lease.step), self.version.plan.node(lease.step).task());
+            let (step, task) = (self.run.step(lease.step), self.run.node(&self.version.plan, lease.step).task());
             for (of, key, slot) in
                 [(LimitScope::Type, "", step.slot), (LimitScope::Key, step.key.as_str(), step.key_slot)]
             {
@@ -157,18 +158,7 @@ impl LiveRun {
 
     /// Its ready tasks, as rows.
     pub fn tasks(&self, org: OrgId, run: RunId) -> BTreeSet<ReadyRow> {
-        self.run.claimable(&self.version.plan).map(|step| self.ready_row(org, run, step)).collect()
-    }
-
-    /// The row of a ready task: its key queue and its position there.
-    pub fn ready_row(&self, org: OrgId, run: RunId, step: u32) -> ReadyRow {
-        let plan = &self.version.plan;
-        let name = plan.node(step).task().map(|task| task.name.clone()).unwrap_or_default();
-        let key = self.run.step(step).key.clone();
-        #[cfg(test)]
-        READY_ROWS.set(READY_ROWS.get() + 1);
-        let position = QueuePosition { priority: self.run.priority(plan, step), run, step };
-        ReadyRow { queue: QueueKey { org, name, key }, position }
+        self.run.ready_tasks(&self.version.plan).map(|task| ready_row(org, run, task)).collect()
     }
 
     fn waiting_mask(&self, evicted: bool) -> u32 {
@@ -177,6 +167,13 @@ impl LiveRun {
         }
         self.run.waiting_for(&self.version.plan).iter().fold(0, |mask, w| mask | 1 << w.kind as u32)
     }
+}
+
+/// The row of a ready task: its key queue and its position there.
+pub(super) fn ready_row(org: OrgId, run: RunId, ReadyTask { step, name, key, priority }: ReadyTask) -> ReadyRow {
+    #[cfg(test)]
+    READY_ROWS.set(READY_ROWS.get() + 1);
+    ReadyRow { queue: QueueKey { org, name, key }, position: QueuePosition { priority, run, step } }
 }
 
 #[cfg(test)]

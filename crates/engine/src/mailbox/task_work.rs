@@ -1,6 +1,6 @@
 //! Between runs and the task queue: ready tasks, claims, leases and limit slots.
 
-use super::live_run::{EvictPolicy, LiveRun};
+use super::live_run::{EvictPolicy, LiveRun, ready_row};
 use super::{Mailbox, QueueQuery, QueuedInput, Reply, Turn};
 use crate::nodes::Nodes;
 use crate::task_queue::{ClaimRequest, ClaimedTask, HeldLease, RecordedLease, TaskQueue};
@@ -209,21 +209,20 @@ pub(super) fn apply_effect<T>(
     now: Timestamp,
 ) {
     match effect {
-        Effect::Enqueue { step } => {
-            let ready_row = live.ready_row(org, run, step);
+        Effect::Enqueue { task } => {
+            let ready_row = ready_row(org, run, task);
             task_queue.enqueue(&ready_row.queue, ready_row.position, now);
         }
-        Effect::Dequeue { step } => {
-            let ready_row = live.ready_row(org, run, step);
+        Effect::Dequeue { task } => {
+            let ready_row = ready_row(org, run, task);
             task_queue.dequeue(&ready_row.queue, ready_row.position, now);
         }
         Effect::LeaseEnded { step, fence } => task_queue.lease_ended(run, step, fence, now),
         Effect::LeaseTask { step, attempt, fence, offer_id, task } => {
             let claimed = assignment(live, run, (step, attempt, fence), &task, now);
-            let Assignment { name, key, worker, lease, .. } = *task;
+            let Assignment { name, key, worker, lease, max_lease, .. } = *task;
             let (name, key, until) = (Arc::from(name), Arc::from(key), claimed.until);
-            let (max_lease, noted_at) = (max_lease(live, step), now);
-            let held = HeldLease { org, worker, name, key, fence, lease, max_lease, until, noted_at };
+            let held = HeldLease { org, worker, name, key, fence, lease, max_lease, until, noted_at: now };
             task_queue.lease_granted(run, step, held);
             task_queue.deliver(offer_id, claimed);
         }
@@ -233,7 +232,7 @@ pub(super) fn apply_effect<T>(
 
 /// The most that one heartbeat can extend the lease of a step by.
 fn max_lease(live: &LiveRun, step: u32) -> Span {
-    live.version.plan.node(step).task().and_then(|task| task.heartbeat).unwrap_or(Span(u64::MAX))
+    live.run.node(&live.version.plan, step).task().and_then(|task| task.heartbeat).unwrap_or(Span(u64::MAX))
 }
 
 fn assignment(
@@ -248,7 +247,7 @@ fn assignment(
         org: live.row.org,
         run,
         step,
-        step_key: plan.node(step).key.clone(),
+        step_key: task.step_key.clone(),
         name: task.name.clone(),
         workflow: live.row.workflow_name.clone(),
         is_plain: plan.layout().form == Form::Task,
@@ -288,9 +287,8 @@ pub(super) fn restore_tasks<T>(
 fn cancel_lost_leases<T>(task_queue: &mut TaskQueue<T>, run: RunId, live: &LiveRun) {
     let is_plain = live.version.plan.layout().form == Form::Task;
     for (step, fence) in task_queue.leases_of(run) {
-        let state = live.run.step(step);
         let is_held = live.run.lease(step).is_some_and(|lease| lease.fence == fence);
-        let has_reported = state.fence == fence && state.digest != 0;
+        let has_reported = live.run.reported(step).is_some_and(|report| report.fence == fence && report.digest != 0);
         if !is_held && !has_reported {
             task_queue.cancel_lease(run, step, fence, is_plain);
         }
@@ -310,7 +308,7 @@ pub(super) fn adopt_leases<T>(
     let mut leases = Vec::new();
     let is_watched_here = |lease: &Lease<'_>| lease.epoch == nodes.own() || nodes.is_gone(lease.epoch);
     for lease in live.run.leased().filter(is_watched_here) {
-        let task = live.version.plan.node(lease.step).task();
+        let task = live.run.node(&live.version.plan, lease.step).task();
         let name = task.map_or("", |task| task.name.as_str());
         let (key, max_lease) = (live.run.step(lease.step).key.as_str(), max_lease(live, lease.step));
         leases.push(RecordedLease { lease, name, key, max_lease });
@@ -356,13 +354,11 @@ pub(super) fn free_slots<T>(task_queue: &mut TaskQueue<T>, rows: &[LimitSlotRow]
 pub(super) fn queue_without_claim<T>(
     task_queue: &mut TaskQueue<T>,
     org: OrgId,
-    run: RunId,
-    live: &LiveRun,
     effect: &Effect,
     now: Timestamp,
 ) -> Option<QueueKey> {
-    let Effect::Enqueue { step } = effect else { return None };
-    let queue = live.ready_row(org, run, *step).queue;
+    let Effect::Enqueue { task } = effect else { return None };
+    let queue = QueueKey { org, name: task.name.clone(), key: task.key.clone() };
     (task_queue.is_shared() && !task_queue.has_claim_for(&queue, now)).then_some(queue)
 }
 

@@ -159,8 +159,7 @@ pub fn idempotency(run: RunId, number: u32) -> Idempotency {
 
 fn notification_body(reading: &Reading, notify: &Notify) -> Value {
     let state = &reading.run.state;
-    let plan = &reading.version.plan;
-    let key = |step: u32| plan.node(step).key.clone();
+    let key = |step: u32| reading.key(step).into_owned();
     let error = state
         .failure
         .as_ref()

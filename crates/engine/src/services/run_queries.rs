@@ -8,8 +8,11 @@ use crate::explain::{ExplainFacts, Explanation, explain};
 use crate::mailbox::{Command, LoadFailure, QueueQuery, Reply, Resumed, StoredBytes};
 use crate::task_queue::ClaimStatus;
 use crate::version::Version;
-use kernel::run::Lease;
-use kernel::{Event, OrgId, Payload, Payloads, Record, Run, RunId, Timestamp};
+use kernel::event::StepPlace;
+use kernel::run::{Lease, ReadyTask};
+use kernel::{Event, OrgId, Payload, Payloads, Plan, Record, Run, RunId, Timestamp};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::{Loaded, NotificationRow, QueueKey, RunRow, UnreadableRow};
 
@@ -54,7 +57,19 @@ impl Reading {
     }
 
     fn keys(&self, steps: Vec<u32>) -> Vec<String> {
-        steps.into_iter().map(|step| self.version.plan.node(step).key.clone()).collect()
+        steps.into_iter().map(|step| self.key(step).into_owned()).collect()
+    }
+
+    /// Whether the steps inside of this one are in the state: they leave it when their iteration settles.
+    pub fn has_steps_under(&self, key: &str) -> bool {
+        let Some(step) = self.run.find(&self.version.plan, key) else { return false };
+        let mut around = std::iter::successors(Some(step), |step| self.run.parent(*step));
+        !around.any(|step| self.run.iteration(step).is_some() && self.run.step(step).outcome().is_some())
+    }
+
+    /// The key of a step of the run.
+    pub fn key(&self, step: u32) -> Cow<'_, str> {
+        self.run.key(&self.version.plan, step)
     }
 }
 
@@ -102,14 +117,41 @@ impl Runs {
         Ok(Some(Reading { row, version, run: state, payloads: payloads.into_iter().collect() }))
     }
 
+    /// The run again, with the steps of iterations that have settled, from all its records.
+    pub async fn read_whole(&self, org: OrgId, reading: Reading) -> Result<Reading, Error> {
+        let Reading { row, version, .. } = reading;
+        let records = self.core.store.history(org, row.id, 0, usize::MAX).await?.ok_or(Error::NotFound("run"))?;
+        let run = Run::load_whole(&version.plan, &records).map_err(|error| match error {
+            kernel::run::LoadError::Newer => Error::Newer,
+            kernel::run::LoadError::Damaged(what) => Error::Damaged(what),
+        })?;
+        let mut whole = Reading { row, version, run, payloads: Payloads::new() };
+        let bodies: Vec<Payload> = whole.run.steps().filter_map(|(_, step)| step.body().cloned()).collect();
+        self.fetch(org, &mut whole, bodies).await?;
+        Ok(whole)
+    }
+
+    /// Reads stored payloads of a run that its view needs.
+    pub async fn fetch(
+        &self,
+        org: OrgId,
+        reading: &mut Reading,
+        bodies: impl IntoIterator<Item = Payload>,
+    ) -> Result<(), Error> {
+        let numbers: Vec<u32> = bodies.into_iter().filter_map(|body| body.stored).collect();
+        if !numbers.is_empty() {
+            reading.payloads.extend(self.core.store.payloads(org, reading.row.id, &numbers).await?);
+        }
+        Ok(())
+    }
+
     /// The claim status of the run's tasks that wait for a worker, from the task queue.
     async fn claim_statuses(&self, org: OrgId, reading: &Reading) -> Result<Vec<(u32, ClaimStatus)>, Error> {
         let plan = &reading.version.plan;
         let mut claim_statuses = Vec::new();
         // One is enough to explain the run. More are for a caller that asks about one step of many.
-        for step in reading.run.claimable(plan).take(CLAIM_STATUSES_MAX) {
-            let name = plan.node(step).task().map(|task| task.name.clone()).unwrap_or_default();
-            let queue = QueueKey { org, name, key: reading.run.step(step).key.clone() };
+        for ReadyTask { step, name, key, .. } in reading.run.ready_tasks(plan).take(CLAIM_STATUSES_MAX) {
+            let queue = QueueKey { org, name, key };
             self.cluster.catch_up(Some((queue.org, &queue.name))).await?;
             if let Reply::ClaimStatus(claim_status) =
                 self.core.ask(|reply_to| Command::Query(QueueQuery::ClaimStatus(queue), reply_to)).await?
@@ -171,8 +213,8 @@ impl Runs {
         Ok(self.core.store.run_notifications(org, run).await?)
     }
 
-    /// Every event of a run with its number and time.
-    pub async fn history(&self, org: OrgId, run: RunId) -> Result<Option<Vec<(u64, Timestamp, Event)>>, Error> {
+    /// Every event of a run.
+    pub async fn history(&self, org: OrgId, run: RunId) -> Result<Option<Vec<StoredEvent>>, Error> {
         let Some(records) = self.core.store.history(org, run, 0, usize::MAX).await? else { return Ok(None) };
         let mut events = Vec::new();
         for bytes in records {
@@ -182,15 +224,46 @@ impl Runs {
     }
 }
 
-/// The events of a sealed record, numbered.
-pub(super) fn events_of(bytes: &[u8]) -> Result<impl Iterator<Item = (u64, Timestamp, Event)> + use<>, Error> {
+/// An event of a run's history.
+#[derive(Clone, Debug)]
+pub struct StoredEvent {
+    pub seq: u64,
+    pub at: Timestamp,
+    pub event: Event,
+    /// Where the inner steps are that the events of its record name.
+    inner: Arc<BTreeMap<u32, StepPlace>>,
+}
+
+impl StoredEvent {
+    /// Where a step is that the event names.
+    pub fn place(&self, step: u32) -> StepPlace {
+        self.inner.get(&step).cloned().unwrap_or_else(|| StepPlace::root(step))
+    }
+
+    /// The key of a step that the event names.
+    pub fn key<'p>(&self, plan: &'p Plan, step: u32) -> Cow<'p, str> {
+        let place = self.place(step);
+        match (place.node as usize) < plan.nodes().len() {
+            true => plan.key(&place),
+            false => Cow::Owned(format!("#{step}")),
+        }
+    }
+
+    pub fn step_key<'p>(&self, plan: &'p Plan) -> Option<Cow<'p, str>> {
+        Some(self.key(plan, self.event.step()?))
+    }
+}
+
+/// The events of a sealed record.
+pub(super) fn events_of(bytes: &[u8]) -> Result<impl Iterator<Item = StoredEvent> + use<>, Error> {
     let record = Record::open(bytes).map_err(|e| Error::Damaged(e.to_string()))?;
-    let (first, at) = (record.first, record.at);
-    Ok(record.events.into_iter().enumerate().map(move |(i, event)| (first + i as u64, at, event)))
+    let (first, at, inner) = (record.first, record.at, Arc::new(record.inner));
+    let numbered = record.events.into_iter().zip(first..);
+    Ok(numbered.map(move |(event, seq)| StoredEvent { seq, at, event, inner: inner.clone() }))
 }
 
 fn stored_payloads(run: &Run) -> impl Iterator<Item = u32> {
     let trigger = std::iter::once(&run.state.origin.body);
-    let steps = run.state.steps.iter().filter_map(|s| s.body());
-    trigger.chain(steps).filter_map(|p: &Payload| p.stored).collect::<Vec<_>>().into_iter()
+    let steps = run.steps().filter_map(|(_, step)| step.body());
+    trigger.chain(steps).chain(&run.state.output).filter_map(|p: &Payload| p.stored).collect::<Vec<_>>().into_iter()
 }

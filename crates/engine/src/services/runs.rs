@@ -241,7 +241,7 @@ impl Runs {
         let now = self.core.now();
         let run = core.ids.run_id(now, |run| self.cluster.is_mine(run))?;
         let is_wait = |node: &Node| matches!(node.body, Some(Body::Webhook { .. }));
-        let waits = version.plan.nodes().iter().enumerate().filter(|(_, node)| is_wait(node));
+        let waits = version.plan.root().iter().enumerate().filter(|(_, node)| is_wait(node));
         let wait = |(step, node): (usize, &Node)| Wait {
             org,
             run,
@@ -417,7 +417,7 @@ impl Runs {
     pub async fn delete(&self, org: OrgId, run: RunId) -> Result<(), Error> {
         let resumed = self.load(org, run).await?.ok_or(Error::NotFound("run"))?;
         let is_wait = |body: &Option<Body>| matches!(body, Some(Body::Webhook { .. }));
-        let waits = resumed.version.plan.nodes().iter().filter(|node| is_wait(&node.body));
+        let waits = resumed.version.plan.root().iter().filter(|node| is_wait(&node.body));
         let labels = resumed.run.state.origin.labels.iter();
         let erasure = Erasure {
             org,

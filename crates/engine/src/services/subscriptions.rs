@@ -8,11 +8,11 @@
 //! Without subscribers the engine loop reads one counter after each commit, and nothing else.
 
 use super::core::Core;
-use super::run_queries::events_of;
+use super::run_queries::{StoredEvent, events_of};
 use super::workflows::{Workflows, lock};
 use crate::error::Error;
 use crate::version::Version;
-use kernel::{Event, OrgId, RunId, Timestamp};
+use kernel::{OrgId, RunId};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -141,11 +141,9 @@ impl Drop for Subscription {
     }
 }
 
-/// An event of a run, with its number, time, run, workflow and version.
+/// An event with its run, workflow and version.
 pub struct RunEvent {
-    pub seq: u64,
-    pub at: Timestamp,
-    pub event: Event,
+    pub stored: StoredEvent,
     pub run: RunId,
     /// The workflow's name when the run was created.
     pub workflow: Arc<str>,
@@ -177,15 +175,15 @@ impl RunSubscription {
             self.records += page.len() as u64;
             let mut events = Vec::new();
             for record in &page {
-                for (seq, at, event) in events_of(record)? {
-                    self.has_ended |= event.is_end();
-                    if seq > self.after {
+                for stored in events_of(record)? {
+                    self.has_ended |= stored.event.is_end();
+                    if stored.seq > self.after {
                         let (run, workflow, version) = (self.run, self.workflow.clone(), self.version.clone());
-                        events.push(RunEvent { seq, at, event, run, workflow, version });
+                        events.push(RunEvent { stored, run, workflow, version });
                     }
                 }
             }
-            self.after = events.last().map_or(self.after, |last| last.seq);
+            self.after = events.last().map_or(self.after, |last| last.stored.seq);
             match (events.is_empty(), page.is_empty()) {
                 (false, _) => return Ok(Some(events)),
                 (true, false) => {}
@@ -232,9 +230,9 @@ impl RunEvents {
                 };
                 // An unreadable record must not stop the stream; reading its run reports the damage.
                 let Ok(events) = events_of(&record.record) else { continue };
-                let run_event = |(seq, at, event)| {
+                let run_event = |stored| {
                     let (workflow, version) = (workflow.clone(), version.clone());
-                    RunEvent { seq, at, event, run, workflow, version }
+                    RunEvent { stored, run, workflow, version }
                 };
                 written.push((record.pos, events.map(run_event).collect()));
             }

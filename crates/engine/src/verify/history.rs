@@ -6,13 +6,13 @@
 
 use super::Code;
 use super::run::{Case, context};
-use kernel::advance::{ParsedBodies, View};
+use kernel::advance::{ParsedBodies, View, unhandled_in_group};
 use kernel::event::{Because, Failure, Queue};
 use kernel::payload::Payloads;
-use kernel::plan::{Body, Guard, Node};
+use kernel::plan::{Body, Guard, Join, Link, Node, OnError};
 use kernel::run::{Phase, Run};
 use kernel::scope::Unresolved;
-use kernel::{Event, Input, Plan, RunStatus, Timestamp, advance, expr};
+use kernel::{Event, Input, Plan, RunStatus, StepStatus, Timestamp, advance, expr};
 use store::Error;
 
 /// An event, and the state of its run before it.
@@ -39,14 +39,15 @@ pub(super) fn check_event(case: &mut Case<'_>, moment: &EventInContext<'_>) -> R
         );
         return Ok(false);
     }
-    if let Some(step) = event.step().filter(|step| *step as usize >= run.state.steps.len()) {
-        case.say(Code::EventOutOfPlace, format!("`{name}` names step {step} of {}", run.state.steps.len()));
+    let is_opened = matches!(event, Event::Opened { .. });
+    if let Some(step) = event.step().filter(|step| !is_opened && run.get(*step).is_none()) {
+        case.say(Code::EventOutOfPlace, format!("`{name}` names step {step}, which the run does not have"));
         return Ok(false);
     }
     let is_fine = match event {
         _ if run.is_terminal() => {
             let is_late_result = matches!(event, Event::LateResult { step, attempt, .. }
-                if !run.step(*step).late && *attempt > 0 && *attempt == run.step(*step).attempt);
+                if run.get(*step).is_some_and(|state| !state.late && *attempt > 0 && *attempt == state.attempt));
             if !is_late_result {
                 case.say(Code::EventAfterEnd, format!("`{name}` after the run was {}", run.status()));
             }
@@ -64,8 +65,8 @@ pub(super) fn check_event(case: &mut Case<'_>, moment: &EventInContext<'_>) -> R
         }
         Event::Paused { .. } => run.state.paused.is_none(),
         Event::Unpaused { .. } => run.state.paused.is_some(),
-        Event::RunCompleted {} | Event::RunFailed { .. } => {
-            check_end(case, moment);
+        Event::RunCompleted {} | Event::RunFinished { .. } | Event::RunFailed { .. } => {
+            check_end(case, moment)?;
             true
         }
         Event::RunTimeout {} => {
@@ -73,6 +74,7 @@ pub(super) fn check_event(case: &mut Case<'_>, moment: &EventInContext<'_>) -> R
             not_before(case, None, *at, due);
             true
         }
+        Event::Opened { step, node, parent, index } => may_open(moment, *step, *node, *parent, *index),
         // Only allowed after the run's end.
         Event::LateResult { .. } => false,
         _ => return check_step_event(case, moment, name),
@@ -84,13 +86,20 @@ pub(super) fn check_event(case: &mut Case<'_>, moment: &EventInContext<'_>) -> R
 }
 
 /// A run ends when every step has settled, with the kernel's verdict.
-fn check_end(case: &mut Case<'_>, moment: &EventInContext<'_>) {
-    let payloads = Payloads::new();
-    let context = context(case.stored, moment.at, &payloads);
-    let decided = advance(moment.plan, &mut moment.run.clone(), vec![Input::Wake], &context);
+fn check_end(case: &mut Case<'_>, moment: &EventInContext<'_>) -> Result<(), Error> {
+    let mut payloads = Payloads::new();
+    let decided = loop {
+        let context = context(case.stored, moment.at, &payloads);
+        let decided = advance(moment.plan, &mut moment.run.clone(), vec![Input::Wake], &context);
+        let Some(missing) = decided.missing.first().copied() else { break decided };
+        // A payload that is missing is reported elsewhere.
+        let Some(body) = case.payload(missing)? else { return Ok(()) };
+        payloads.insert(missing, body);
+    };
     let events = decided.record.map(|record| record.events).unwrap_or_default();
     let is_same = match (events.as_slice(), moment.event) {
         ([Event::RunCompleted {}], Event::RunCompleted {}) => true,
+        ([Event::RunFinished { output: decided }], Event::RunFinished { output }) => decided == output,
         ([Event::RunFailed { step: decided, .. }], Event::RunFailed { step, .. }) => decided == step,
         _ => false,
     };
@@ -98,6 +107,60 @@ fn check_end(case: &mut Case<'_>, moment: &EventInContext<'_>) {
         let names: Vec<&str> = events.iter().filter_map(Event::name).collect();
         let name = moment.event.name().unwrap_or_default();
         case.say(Code::WrongEnd, format!("`{name}`, where its steps lead to [{}]", names.join(", ")));
+    }
+    Ok(())
+}
+
+/// Whether an inner step may be opened now: it belongs into the step around it, and is not there yet.
+fn may_open(moment: &EventInContext<'_>, step: u32, node: u32, parent: u32, index: u32) -> bool {
+    let EventInContext { plan, run, .. } = moment;
+    let is_next = run.steps().all(|(number, _)| number < step) && !run.has_left(step);
+    let Some(Phase::Open {}) = run.get(parent).map(|around| &around.phase) else { return false };
+    if run.node_number(parent) != node {
+        return is_next
+            && plan.around(node) == Some(run.node_number(parent))
+            && run.step_in(Some(parent), node).is_none();
+    }
+    let (Some(repeat), Some(iterations)) = (plan.node_at(node).repeat(), &run.step(parent).iterations) else {
+        return false;
+    };
+    let open = run.children(parent).filter(|step| run.step(*step).outcome().is_none()).count() as u32;
+    let is_in_list = iterations.count.is_none_or(|count| index < count);
+    is_next && is_in_list && index == iterations.opened && open < repeat.concurrency.max(1)
+}
+
+/// Whether a group, an iteration or a loop may end as it does: nothing is at work inside of it, and it fails exactly if
+/// a failure inside of it is not handled.
+fn may_close(moment: &EventInContext<'_>, step: u32, failure: Option<&Failure>) -> bool {
+    let EventInContext { plan, run, .. } = moment;
+    let node = run.node(plan, step);
+    let Some(group) = node.inner() else { return false };
+    let is_pending = |step: &u32| matches!(run.step(*step).phase, Phase::Pending {});
+    let is_at_work = |step: &u32| run.step(*step).outcome().is_none() && !is_pending(step);
+    if run.children(step).any(|step| is_at_work(&step)) {
+        return false;
+    }
+    let is_own = |failure: &Failure| matches!(failure.code.as_str(), "template_error" | "state_limit");
+    let (has_failed, is_done) = match &run.step(step).iterations {
+        Some(iterations) => {
+            let has_failed = iterations.settled.values().any(|one| !matches!(one.status, StepStatus::Success));
+            (has_failed, iterations.count.is_none_or(|count| iterations.opened == count))
+        }
+        None => {
+            let is_done = run.children(step).count() == plan.group(group).len();
+            (!unhandled_in_group(plan, run, step).is_empty(), is_done && !run.children(step).any(|s| is_pending(&s)))
+        }
+    };
+    let goes_on = group.on_error == OnError::Continue && run.iteration(step).is_none();
+    match failure {
+        None => is_done && (!has_failed || goes_on),
+        Some(failure) if is_own(failure) => is_done,
+        Some(failure)
+            if node.repeat().is_some() && matches!(failure.code.as_str(), "max_iterations" | "too_many_steps") =>
+        {
+            true
+        }
+        Some(_) => has_failed && !goes_on && (is_done || group.on_error != OnError::Finish),
     }
 }
 
@@ -110,6 +173,8 @@ fn check_step_event(case: &mut Case<'_>, moment: &EventInContext<'_>, name: &str
         Event::Scheduled { .. }
             | Event::Leased { .. }
             | Event::Started { .. }
+            | Event::GroupStarted { .. }
+            | Event::LoopStarted { .. }
             | Event::TimerSet { .. }
             | Event::WaitOpened { .. }
     );
@@ -119,7 +184,8 @@ fn check_step_event(case: &mut Case<'_>, moment: &EventInContext<'_>, name: &str
             | Phase::Running { .. }
             | Phase::Leased { .. }
             | Phase::Sleeping { .. }
-            | Phase::Waiting { .. },
+            | Phase::Waiting { .. }
+            | Phase::Open {},
             _,
         ) if starts => {
             case.say_step(Code::StartedTwice, step, format!("`{name}` while the step is {}", state.status()));
@@ -130,12 +196,16 @@ fn check_step_event(case: &mut Case<'_>, moment: &EventInContext<'_>, name: &str
             return Ok(false);
         }
         // One callback that arrives before its wait opens is kept.
-        (Phase::Pending {}, Event::WaitClosed { .. }) => state.callback.is_none() && is_webhook(moment.plan.node(step)),
+        (Phase::Pending {}, Event::WaitClosed { .. }) => {
+            state.callback.is_none() && is_webhook(moment.run.node(moment.plan, step))
+        }
         (
             Phase::Pending {},
             Event::Scheduled { .. }
             | Event::Leased { .. }
             | Event::Started { .. }
+            | Event::GroupStarted { .. }
+            | Event::LoopStarted { .. }
             | Event::TimerSet { .. }
             | Event::HeldBack { .. }
             | Event::WaitOpened { .. }
@@ -149,13 +219,13 @@ fn check_step_event(case: &mut Case<'_>, moment: &EventInContext<'_>, name: &str
         }
         // Workers lease tasks; this process starts every other kind of step.
         (Phase::Ready {} | Phase::Retrying { .. }, Event::Leased { .. } | Event::Started { .. })
-            if is_task(moment.plan.node(step)) != matches!(event, Event::Leased { .. }) =>
+            if is_task(moment.run.node(moment.plan, step)) != matches!(event, Event::Leased { .. }) =>
         {
             false
         }
         (Phase::Ready {}, Event::Leased { .. } | Event::Started { .. } | Event::Failed { .. }) => true,
         (Phase::Ready {} | Phase::Retrying { .. }, Event::HeldBack { .. })
-            if moment.plan.node(step).http().is_none() =>
+            if moment.run.node(moment.plan, step).http().is_none() =>
         {
             false
         }
@@ -168,7 +238,7 @@ fn check_step_event(case: &mut Case<'_>, moment: &EventInContext<'_>, name: &str
             true
         }
         (Phase::Ready {} | Phase::Leased { .. } | Phase::Retrying { .. }, Event::TimedOut { failure, .. })
-            if is_task(moment.plan.node(step)) =>
+            if is_task(moment.run.node(moment.plan, step)) =>
         {
             check_timeout(case, moment, step, failure)
         }
@@ -192,16 +262,26 @@ fn check_step_event(case: &mut Case<'_>, moment: &EventInContext<'_>, name: &str
             true
         }
         (Phase::Waiting { .. }, Event::Received { callback: Some(_), .. }) => state.callback.is_none(),
-        // Steps are cancelled together with their run, in the same record.
+        (Phase::Open {}, Event::Succeeded { .. }) => may_close(moment, step, None),
+        (Phase::Open {}, Event::Failed { failure, .. }) => may_close(moment, step, Some(failure)),
+        // Steps are cancelled together with their run or with a step around them, in the same record.
         (
             Phase::Ready {}
             | Phase::Running { .. }
             | Phase::Leased { .. }
             | Phase::Retrying { .. }
             | Phase::Sleeping { .. }
-            | Phase::Waiting { .. },
+            | Phase::Waiting { .. }
+            | Phase::Open {},
             Event::Cancelled { .. },
-        ) => moment.later.iter().any(|e| matches!(e, Event::RunCancelled { .. } | Event::RunTimeout {})),
+        ) => {
+            let around: Vec<u32> = std::iter::successors(run.parent(step), |step| run.parent(*step)).collect();
+            moment.later.iter().any(|event| match event {
+                Event::RunCancelled { .. } | Event::RunTimeout {} => true,
+                Event::Failed { step, .. } | Event::Cancelled { step } => around.contains(step),
+                _ => false,
+            })
+        }
         _ => false,
     };
     match is_fine {
@@ -215,7 +295,7 @@ fn check_step_event(case: &mut Case<'_>, moment: &EventInContext<'_>, name: &str
 /// limit.
 fn check_timeout(case: &mut Case<'_>, moment: &EventInContext<'_>, step: u32, failure: &Failure) -> bool {
     let state = moment.run.step(step);
-    let Some(task) = moment.plan.node(step).task() else { return false };
+    let Some(task) = moment.run.node(moment.plan, step).task() else { return false };
     let (since, limit) = match (&state.phase, failure.code.as_str()) {
         (Phase::Ready {}, "queue_timeout") => (Some(state.since), task.queue),
         (Phase::Leased { .. }, "timeout") => (Some(state.since), task.attempt),
@@ -231,7 +311,7 @@ fn check_timeout(case: &mut Case<'_>, moment: &EventInContext<'_>, step: u32, fa
 /// policy allows.
 fn check_attempt(case: &mut Case<'_>, moment: &EventInContext<'_>, step: u32) {
     let state = moment.run.step(step);
-    let retry = &moment.plan.node(step).retry;
+    let retry = &moment.run.node(moment.plan, step).retry;
     let expected = match moment.event {
         Event::Started { .. } | Event::Leased { .. } => {
             let most = if retry.never { 1 } else { retry.max_attempts.max(1) };
@@ -245,7 +325,7 @@ fn check_attempt(case: &mut Case<'_>, moment: &EventInContext<'_>, step: u32) {
         // Not an attempt yet, but the event carries the number of the next one.
         Event::Scheduled { .. } => state.attempt + 1,
         // The kernel executes the step itself, in one attempt.
-        Event::Succeeded { .. } if matches!(state.phase, Phase::Pending {}) => 1,
+        Event::Succeeded { .. } if matches!(state.phase, Phase::Pending {} | Phase::Open {}) => 1,
         _ => state.attempt,
     };
     if let Some(attempt) = moment.event.attempt().filter(|attempt| *attempt != expected) {
@@ -278,13 +358,16 @@ enum Decision {
 
 fn check_decision(case: &mut Case<'_>, moment: &EventInContext<'_>, step: u32) -> Result<(), Error> {
     let EventInContext { plan, run, event, at, .. } = moment;
-    let node = plan.node(step);
-    if let Some(link) = node.links.iter().find(|link| run.step(link.from).outcome().is_none()) {
-        let parent = &plan.node(link.from).key;
+    let node = run.node(plan, step);
+    let outcome = |link: &Link| run.step(run.step_in(run.parent(step), link.from)?).outcome();
+    let is_taken = |link: &Link| outcome(link).is_some_and(|outcome| link.on.contains(outcome));
+    let is_early = node.join == Join::Any && node.links.iter().any(is_taken);
+    if let Some(link) = node.links.iter().find(|link| outcome(link).is_none() && !is_early) {
+        let parent = &plan.node_at(link.from).key;
         case.say_step(Code::StartedTooSoon, step, format!("`{parent}` had not ended"));
         return Ok(());
     }
-    let is_right = match (decide(case, moment, node)?, event) {
+    let is_right = match (decide(case, moment, step)?, event) {
         (Decision::Unclear, _) => true,
         (Decision::Skip(dead), Event::Skipped { because: Because::Needs { steps }, .. }) => dead == *steps,
         (Decision::Refuse, Event::Skipped { because: Because::Condition { .. }, .. }) => true,
@@ -310,24 +393,32 @@ fn check_decision(case: &mut Case<'_>, moment: &EventInContext<'_>, step: u32) -
     Ok(())
 }
 
-fn decide(case: &Case<'_>, moment: &EventInContext<'_>, node: &Node) -> Result<Decision, Error> {
+fn decide(case: &Case<'_>, moment: &EventInContext<'_>, step: u32) -> Result<Decision, Error> {
     let EventInContext { plan, run, at, .. } = moment;
+    let node = run.node(plan, step);
     let mut dead: Vec<u32> = Vec::new();
+    let mut has_taken = false;
     for link in &node.links {
-        let is_taken = run.step(link.from).outcome().is_some_and(|outcome| link.on.contains(outcome));
-        if !is_taken && !dead.contains(&link.from) {
-            dead.push(link.from);
+        let Some(from) = run.step_in(run.parent(step), link.from) else { continue };
+        let is_taken = run.step(from).outcome().is_some_and(|outcome| link.on.contains(outcome));
+        has_taken |= is_taken;
+        if !is_taken && !dead.contains(&from) {
+            dead.push(from);
         }
     }
-    if !dead.is_empty() {
+    let is_dead = match node.join {
+        Join::All => !dead.is_empty(),
+        Join::Any => !has_taken && node.guard.is_none(),
+    };
+    if is_dead {
         return Ok(Decision::Skip(dead));
     }
     let Some(Guard { expr: Some(expr), .. }) = &node.guard else { return Ok(Decision::Start) };
     let (mut payloads, parsed) = (Payloads::new(), ParsedBodies::default());
     loop {
         let context = context(case.stored, *at, &payloads);
-        let view = View { plan, run, context: &context, fresh: None, parsed: &parsed };
-        let missing = match expr::truth(expr, &view, &mut Vec::new()) {
+        let view = View::new(plan, run, &context, &parsed);
+        let missing = match expr::truth(expr, &view.of(step), &mut Vec::new()) {
             Ok(true) => return Ok(Decision::Start),
             Ok(false) => return Ok(Decision::Refuse),
             Err(Unresolved::Truncated { .. }) => return Ok(Decision::Fail),
@@ -357,6 +448,11 @@ fn is_start_of(node: &Node, run: &Run, step: u32, event: &Event) -> bool {
             Some(_) => matches!(event, Event::Received { callback: None, .. }),
             None => matches!(event, Event::WaitOpened { .. }),
         },
+        Some(Body::Group { .. }) => matches!(event, Event::GroupStarted { .. }) || failed(&["too_many_steps"]),
+        Some(Body::Loop { .. }) => {
+            let own = ["template_error", "not_a_list", "max_iterations", "state_limit"];
+            matches!(event, Event::LoopStarted { .. }) || failed(&own)
+        }
         // A step kind of a later release is never started.
         Some(Body::Unknown { .. }) | None => false,
     }

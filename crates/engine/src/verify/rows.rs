@@ -7,6 +7,7 @@ use crate::services::tasks::RELEASE;
 use kernel::advance::FailedSteps;
 use kernel::event::Origin;
 use kernel::plan::{Body, Form, Node};
+use kernel::run::ReadyTask;
 use kernel::{Plan, Run, RunStatus, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -124,13 +125,9 @@ fn ready(case: &mut Case<'_>, plan: &Plan, folded: &Folded) {
     let is_shared = !case.inspection.has_single_writer();
     let has_rows = is_shared || is_evicted(case, run) && run.status() == RunStatus::Running;
     let mut wanted: Vec<ReadyRow> = Vec::new();
-    for step in run.claimable(plan).filter(|_| has_rows) {
-        let name = plan.node(step).task().map(|task| task.name.clone()).unwrap_or_default();
-        let queue = QueueKey { org: stored.row.org, name, key: run.step(step).key.clone() };
-        wanted.push(ReadyRow {
-            queue,
-            position: QueuePosition { priority: run.priority(plan, step), run: stored.row.id, step },
-        });
+    for ReadyTask { step, name, key, priority } in run.ready_tasks(plan).filter(|_| has_rows) {
+        let queue = QueueKey { org: stored.row.org, name, key };
+        wanted.push(ReadyRow { queue, position: QueuePosition { priority, run: stored.row.id, step } });
     }
     for row in wanted.iter().filter(|row| !stored.ready.contains(row)) {
         case.say_step(Code::ReadyMissing, row.position.step, format!("the task is not in the queue {}", position(row)));
@@ -147,8 +144,8 @@ fn position(ReadyRow { queue, position }: &ReadyRow) -> String {
 fn waits(case: &mut Case<'_>, plan: &Plan) {
     let stored = case.stored;
     let takes =
-        |step: u32| matches!(plan.nodes().get(step as usize).and_then(|n| n.body.as_ref()), Some(Body::Webhook { .. }));
-    let mut left: BTreeSet<u32> = (0..plan.nodes().len() as u32).filter(|step| takes(*step)).collect();
+        |step: u32| matches!(plan.root().get(step as usize).and_then(|n| n.body.as_ref()), Some(Body::Webhook { .. }));
+    let mut left: BTreeSet<u32> = (0..plan.root().len() as u32).filter(|step| takes(*step)).collect();
     for wait in &stored.waits {
         if wait.kind != "webhook" || !left.remove(&wait.step) {
             let message = format!("a row of kind `{}` that the plan does not ask for", wait.kind);

@@ -2,37 +2,38 @@
 //!
 //! [`advance`] takes every input that waits for a run and returns one record. The order inside an advance is
 //! fixed. First, due timers fire, so an input that arrives exactly at a deadline is late. Then the inputs are
-//! applied in order of arrival. Then every step that can be decided is decided, until none is left. The work is
-//! bounded by the number of steps, and advancing an unchanged run yields nothing.
+//! applied in order of arrival. Then the [`planner`](crate::planner) says what comes next, until nothing does. The work
+//! is bounded by the number of steps, and advancing an unchanged run yields nothing.
 //!
-//! Another form of workflow, such as scripts, would add a planner beside `start` and `verdict`; the events and
-//! effects would stay the same.
+//! Attempts, leases, timers, waits and payloads are handled here. Why a step exists and what its end leads to is the
+//! planner's business: another form of workflow brings its own planner, and nothing here changes.
 
 mod concurrency_and_notifications;
 mod results;
 mod start;
 mod tasks;
-mod verdict;
 mod view;
 
 #[cfg(test)]
 mod tests;
 
+pub use crate::planner::{FailedSteps, failed_steps, unhandled_in_group, unhandled_steps};
 pub use concurrency_and_notifications::{concurrency_group, notifications};
 pub use results::{TaskResult, is_expected};
-pub use start::{HeldBack, NextRequest, Request, Work};
-pub use verdict::{FailedSteps, failed_steps, unhandled_steps};
-pub use view::{ParsedBodies, View};
+pub(crate) use start::over_size_failure;
+pub use start::{HeldBack, NextRequest, Request, Stop, Work};
+pub use view::{ParsedBodies, View, errors};
 
-use crate::event::{Callback, Event, Failure, LogLine, Origin, Queue, Record};
+use crate::event::{Because, Callback, Event, Failure, LogLine, Origin, Queue, Record, StepPlace};
 use crate::id::RunId;
 use crate::payload::{INLINE_MAX, Payload, Payloads};
 use crate::plan::Plan;
 use crate::planted_bugs::{self, Bug};
-use crate::run::{Phase, Run};
+use crate::run::{Phase, ReadyTask, Run};
 use crate::status::RunStatus;
 use crate::time::{Span, Timestamp};
 use bytes::Bytes;
+use std::collections::BTreeMap;
 
 /// All payloads of a run together may not exceed this.
 pub const STATE_MAX: u64 = 16 * 1024 * 1024;
@@ -163,15 +164,15 @@ pub enum Answer {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Do this work and report the result as an [`Input::Finished`] with this fence.
-    Execute { step: u32, attempt: u32, fence: u64, work: Work },
-    /// The result is no longer needed: stop the attempt.
-    Abort { step: u32, fence: u64 },
+    Execute { step: u32, key: String, attempt: u32, fence: u64, work: Work },
+    /// The result is no longer needed: stop the attempt. A worker may hold it.
+    Abort { step: u32, fence: u64, is_leased: bool },
     /// Give the step to the worker whose claim is `offer_id`.
     LeaseTask { step: u32, attempt: u32, fence: u64, offer_id: u64, task: Box<Assignment> },
     /// A worker may claim this step now.
-    Enqueue { step: u32 },
+    Enqueue { task: ReadyTask },
     /// The step can no longer be claimed: it is leased, or its run does not need it now.
-    Dequeue { step: u32 },
+    Dequeue { task: ReadyTask },
     /// The lease with this fence has ended.
     LeaseEnded { step: u32, fence: u64 },
     /// A worker heartbeats through this node, but another node tracked its lease so far.
@@ -181,12 +182,15 @@ pub enum Effect {
 /// The task that a worker receives.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Assignment {
+    pub step_key: String,
     /// The task's type.
     pub name: String,
     /// The concurrency key: tasks with the same key share limits.
     pub key: String,
     pub worker: String,
     pub lease: Span,
+    /// The most that one heartbeat can extend the lease by.
+    pub max_lease: Span,
     /// JSON.
     pub input: Bytes,
     pub max_attempts: u32,
@@ -234,6 +238,7 @@ pub fn advance(plan: &Plan, run: &mut Run, inputs: Vec<Input>, context: &Context
         run,
         context,
         events: Vec::new(),
+        inner: BTreeMap::new(),
         out: Advance::default(),
         fresh: Payloads::new(),
         parsed: ParsedBodies::default(),
@@ -244,9 +249,9 @@ pub fn advance(plan: &Plan, run: &mut Run, inputs: Vec<Input>, context: &Context
         state.out.answers.push(answer);
     }
     state.decide_all();
-    let AdvanceState { events, mut out, .. } = state;
+    let AdvanceState { events, inner, mut out, .. } = state;
     if !events.is_empty() {
-        out.record = Some(Record { at: context.now, first, events, ..Default::default() });
+        out.record = Some(Record { at: context.now, first, events, inner, ..Default::default() });
     }
     out
 }
@@ -257,6 +262,8 @@ struct AdvanceState<'a> {
     run: &'a mut Run,
     context: &'a Context<'a>,
     events: Vec<Event>,
+    /// Where the inner steps are that the events name.
+    inner: BTreeMap<u32, StepPlace>,
     out: Advance,
     /// Payloads that arrived in this advance and are too large to stay in memory.
     fresh: Payloads,
@@ -266,23 +273,30 @@ struct AdvanceState<'a> {
 impl AdvanceState<'_> {
     fn emit(&mut self, event: Event) {
         let step = event.step();
-        let was_claimable = step.is_some_and(|step| self.is_claimable(step));
+        self.note_places(&event);
+        let dequeued = step.filter(|step| self.is_claimable(*step)).map(|step| self.run.ready_task(self.plan, step));
         let old_fence = step.and_then(|step| self.fence(step));
         // These events make every ready task of the run claimable, or none.
         let affects_all = matches!(event, Event::Paused { .. } | Event::Unpaused { .. } | Event::Admitted {});
         if affects_all {
-            self.out.effects.extend(self.run.claimable(self.plan).map(|step| Effect::Dequeue { step }));
+            self.out.effects.extend(self.run.ready_tasks(self.plan).map(|task| Effect::Dequeue { task }));
         }
         let applied = self.run.apply(self.plan, &event, self.context.now);
         debug_assert!(applied.is_ok(), "the kernel applies every event that it emits: {applied:?}");
         if affects_all {
-            self.out.effects.extend(self.run.claimable(self.plan).map(|step| Effect::Enqueue { step }));
+            self.out.effects.extend(self.run.ready_tasks(self.plan).map(|task| Effect::Enqueue { task }));
+        }
+        if matches!(event, Event::Opened { .. }) {
+            self.note_places(&event);
         }
         if let Some(step) = step {
             self.parsed.forget(step);
-            match (was_claimable, self.is_claimable(step)) {
-                (false, true) => self.out.effects.push(Effect::Enqueue { step }),
-                (true, false) => self.out.effects.push(Effect::Dequeue { step }),
+            match (dequeued, self.is_claimable(step)) {
+                (None, true) => {
+                    let task = self.run.ready_task(self.plan, step);
+                    self.out.effects.push(Effect::Enqueue { task });
+                }
+                (Some(task), false) => self.out.effects.push(Effect::Dequeue { task }),
                 _ => {}
             }
             if let Some(fence) = old_fence.filter(|fence| self.fence(step) != Some(*fence)) {
@@ -292,17 +306,31 @@ impl AdvanceState<'_> {
         self.events.push(event);
     }
 
+    /// Notes where the inner steps are that the event names.
+    fn note_places(&mut self, event: &Event) {
+        let others: &[u32] = match event {
+            Event::Skipped { because: Because::Needs { steps }, .. } => steps,
+            Event::Opened { parent, .. } => std::slice::from_ref(parent),
+            _ => &[],
+        };
+        for step in event.step().into_iter().chain(others.iter().copied()) {
+            if step as usize >= self.run.state.steps.len() && self.run.get(step).is_some() {
+                self.inner.entry(step).or_insert_with(|| self.run.place(step));
+            }
+        }
+    }
+
     /// The fence of a leased step.
     fn fence(&self, step: u32) -> Option<u64> {
-        match self.run.state.steps.get(step as usize)?.phase {
+        match self.run.get(step)?.phase {
             Phase::Leased { fence, .. } => Some(fence),
             _ => None,
         }
     }
 
     fn is_claimable(&self, step: u32) -> bool {
-        let ready = self.run.state.steps.get(step as usize).is_some_and(|s| matches!(s.phase, Phase::Ready {}));
-        ready && self.is_open() && !self.run.is_held() && self.plan.node(step).task().is_some()
+        let ready = self.run.get(step).is_some_and(|s| matches!(s.phase, Phase::Ready {}));
+        ready && self.is_open() && !self.run.is_held() && self.run.node(self.plan, step).task().is_some()
     }
 
     fn is_open(&self) -> bool {
@@ -371,9 +399,8 @@ impl AdvanceState<'_> {
 
     /// Makes retries due now. `Unknown` when no step waits for a retry, or when the run may start nothing.
     fn retry_now(&mut self, step: Option<u32>, actor: &str) -> Answer {
-        let retries = |s: &u32| matches!(self.run.step(*s).phase, Phase::Retrying { .. });
-        let all = 0..self.run.state.steps.len() as u32;
-        let steps: Vec<u32> = all.filter(|s| step.is_none_or(|only| only == *s)).filter(retries).collect();
+        let retrying = self.run.steps().filter(|(_, state)| matches!(state.phase, Phase::Retrying { .. }));
+        let steps: Vec<u32> = retrying.map(|(s, _)| s).filter(|s| step.is_none_or(|only| only == *s)).collect();
         if steps.is_empty() || self.run.is_held() {
             return Answer::Unknown;
         }
@@ -386,7 +413,7 @@ impl AdvanceState<'_> {
     /// Decides steps and fires timers until nothing more follows at this instant.
     fn decide_all(&mut self) {
         loop {
-            self.decide_frontier();
+            self.make_moves();
             self.start_ready();
             if !self.fire_due() {
                 break;
@@ -436,7 +463,7 @@ impl AdvanceState<'_> {
 
     /// False when the step needs a payload first.
     fn fire_timer(&mut self, step: u32) -> bool {
-        let total_deadline = self.run.step(step).total_deadline(self.plan.node(step));
+        let total_deadline = self.run.step(step).total_deadline(self.run.node(self.plan, step));
         if total_deadline.is_some_and(|at| at <= self.context.now) {
             self.end_timed_out(step, "total_timeout", "all attempts together took too long");
             return true;
@@ -458,10 +485,7 @@ impl AdvanceState<'_> {
     }
 
     fn callback(&mut self, step: u32, body: Payload, digest: Bytes) -> Answer {
-        if step as usize >= self.run.state.steps.len() {
-            return Answer::Unknown;
-        }
-        let state = self.run.step(step);
+        let Some(state) = self.run.get(step) else { return self.answer_without_step(step, Answer::Gone) };
         if let Some(earlier) = &state.callback {
             return match earlier.digest == digest {
                 true => Answer::Repeated,
@@ -508,13 +532,17 @@ impl AdvanceState<'_> {
     /// Cancels every step that has begun and aborts its attempt. Steps that never began end with the run, without
     /// an event each.
     fn cancel_open_steps(&mut self) {
-        for step in 0..self.run.state.steps.len() as u32 {
-            match self.run.step(step).phase {
-                Phase::Pending {} | Phase::Done { .. } | Phase::Unknown { .. } => continue,
-                Phase::Running { fence, .. } | Phase::Leased { fence, .. } => self.abort_attempt(step, fence),
-                Phase::Ready {} | Phase::Retrying { .. } | Phase::Sleeping { .. } | Phase::Waiting { .. } => {}
-            }
-            self.emit(Event::Cancelled { step });
+        let inner = self.run.state.inner.keys().rev();
+        let steps = inner.copied().chain(0..self.run.state.steps.len() as u32).collect();
+        self.cancel_begun(steps);
+    }
+
+    /// The answer about a step that is not in the state: `settled` if it was there and has settled.
+    fn answer_without_step(&self, step: u32, settled: Answer) -> Answer {
+        match self.run.has_left(step) {
+            true if self.run.is_terminal() && settled == Answer::Stale => Answer::Ended(self.run.status()),
+            true => settled,
+            false => Answer::Unknown,
         }
     }
 
@@ -528,7 +556,10 @@ impl AdvanceState<'_> {
         let is_new = fence > self.run.state.seq - self.events.len() as u64;
         match self.out.effects.iter().position(|effect| is_new && unsent(effect)) {
             Some(i) => drop(self.out.effects.remove(i)),
-            None => self.out.effects.push(Effect::Abort { step, fence }),
+            None => {
+                let is_leased = self.fence(step) == Some(fence);
+                self.out.effects.push(Effect::Abort { step, fence, is_leased });
+            }
         }
     }
 
@@ -540,21 +571,21 @@ impl AdvanceState<'_> {
     /// it at once: only that event marks the payload's number as used.
     fn store_if_large(&mut self, mut payload: Payload) -> Payload {
         if payload.inline.len() > INLINE_MAX {
-            let bytes = std::mem::take(&mut payload.inline);
-            let number = self.run.state.payloads + 1;
-            self.fresh.insert(number, bytes.clone());
-            self.out.payloads.push((number, bytes));
-            payload.stored = Some(number);
+            self.store_as(&mut payload, self.run.state.payloads + 1);
         }
         payload
     }
 
-    /// Ends the run when every step has settled; until then the run is running or waiting.
+    /// Moves a payload into a row with this number.
+    fn store_as(&mut self, payload: &mut Payload, number: u32) {
+        let bytes = std::mem::take(&mut payload.inline);
+        self.fresh.insert(number, bytes.clone());
+        self.out.payloads.push((number, bytes));
+        payload.stored = Some(number);
+    }
+
+    /// An open run is running or waiting.
     fn update_run_status(&mut self) {
-        if self.run.is_settled() {
-            let end = verdict::verdict(self.plan, self.run);
-            return self.emit(end);
-        }
         let is_waiting = self.run.is_idle() && self.out.missing.is_empty();
         match self.run.status() {
             RunStatus::Pending => {}

@@ -49,8 +49,11 @@ fn is_retryable(status: u16) -> bool {
 
 impl AdvanceState<'_> {
     pub(super) fn finished(&mut self, step: u32, fence: u64, result: TaskResult, digest: u64) -> Answer {
-        if step as usize >= self.run.state.steps.len() {
-            return Answer::Unknown;
+        if self.run.get(step).is_none() {
+            return match self.run.reported(step) {
+                Some(report) if (report.fence, report.digest) == (fence, digest) => Answer::Repeated,
+                _ => self.answer_without_step(step, Answer::Stale),
+            };
         }
         if let Some(answer) = self.answer_to_repeat(step, fence, digest) {
             return answer;
@@ -103,7 +106,7 @@ impl AdvanceState<'_> {
     }
 
     fn judge_response(&mut self, step: u32, status: u16, response: Response, retry_after: Option<Span>) {
-        let expected = match &self.plan.node(step).body {
+        let expected = match &self.run.node(self.plan, step).body {
             Some(Body::Http { request }) => request.expected.as_slice(),
             _ => &[],
         };
@@ -138,7 +141,7 @@ impl AdvanceState<'_> {
     /// Schedules another charged attempt, if the policy has one left.
     pub(super) fn retry(&mut self, step: u32, failure: Failure, again: NextAttempt) -> bool {
         let NextAttempt { status_code, retry_after, died, digest } = again;
-        let policy = &self.plan.node(step).retry;
+        let policy = &self.run.node(self.plan, step).retry;
         let state = self.run.step(step);
         let seed = retry::seed(&self.context.run.0, step, state.attempt);
         let Some(delay) = retry::delay(policy, state.charged, retry_after, seed) else { return false };
@@ -159,18 +162,18 @@ impl AdvanceState<'_> {
     /// The process that executed the attempt is gone. The attempt is not charged. If the step may be attempted at
     /// most once, it fails instead, because its outcome is unknown.
     pub(super) fn lost(&mut self, step: u32, fence: u64) -> Answer {
-        let (current, attempt) = match self.run.state.steps.get(step as usize) {
+        let (current, attempt) = match self.run.get(step) {
             Some(state) => match state.phase {
                 Phase::Running { fence, .. } => (fence, state.attempt),
                 Phase::Leased { fence: current, .. } => return self.lease_lost(step, current == fence),
                 _ => return Answer::Stale,
             },
-            None => return Answer::Unknown,
+            None => return self.answer_without_step(step, Answer::Stale),
         };
         if current != fence || self.run.is_terminal() {
             return Answer::Stale;
         }
-        if self.plan.node(step).retry.never {
+        if self.run.node(self.plan, step).retry.never {
             let message = "the server stopped while this step ran, and it may be tried only once";
             let failure = Failure::new("outcome_unknown", message);
             self.emit(Event::Failed { step, attempt, failure, response: None, seen: Vec::new(), digest: 0 });

@@ -1,17 +1,23 @@
-//! Decides a step whose parents have settled, and starts it.
+//! Makes the moves of the planner: starts steps, settles groups and loops, ends the run.
 
 use super::{AdvanceState, Effect, View};
-use crate::event::{Because, Event, Failure, Response};
+use crate::event::{Event, Failure, Response};
 use crate::expr::{self, Seen};
-use crate::payload::Payload;
-use crate::plan::{Body, Guard, Http, Level};
+use crate::payload::{INLINE_MAX, Payload};
+use crate::plan::{Body, GroupBody, Http, Level, Repeat};
+use crate::planner::{Finish, Move, Next, Settlement, Target};
 use crate::planted_bugs::{self, Bug};
+use crate::run::{Phase, STEPS_MAX};
 use crate::scope::Unresolved;
-use crate::status::Outcome;
 use crate::template::{self, Failure as Unfilled};
 use crate::time::{Span, Timestamp};
 use bytes::Bytes;
 use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// About how large a piece of the list of a loop is. Larger than [`INLINE_MAX`], so that only the last piece can stand in
+/// the record and the snapshots of the run.
+const PAGE_BYTES: usize = 8 * 1024;
 
 /// Work with every template filled in, ready for an executor.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,7 +58,7 @@ pub struct HeldBack {
 }
 
 /// What keeps a step from starting now.
-pub(super) enum Stop {
+pub enum Stop {
     /// These payloads must be fetched first.
     Missing(Vec<u32>),
     /// The step fails.
@@ -83,63 +89,121 @@ impl From<Unresolved> for Stop {
 }
 
 impl AdvanceState<'_> {
-    /// Decides every pending step whose parents have settled, including the steps that this makes decidable.
-    pub(super) fn decide_frontier(&mut self) {
-        let mut stalled = Vec::new();
-        while self.is_open() && !self.run.is_held() {
-            let Some(step) = self.run.index.frontier.pop_first() else { break };
-            if !self.decide(step) {
-                stalled.push(step);
+    /// Makes the moves of the planner until it has none.
+    pub(super) fn make_moves(&mut self) {
+        while self.is_open() {
+            let Some(mut planner) = self.run.planner.take() else { break };
+            let next = planner.next(&self.view(), self.run.is_held());
+            self.run.planner = Some(planner);
+            match next {
+                Next::Nothing => break,
+                Next::Missing(numbers) => self.note_missing(numbers),
+                Next::Move(Move::Start { target: Target::Opened(step), seen }) => {
+                    if !self.start(step, seen)
+                        && let Some(planner) = &mut self.run.planner
+                    {
+                        planner.stalled(step);
+                    }
+                }
+                Next::Move(Move::Start { target: Target::New { node, parent, index }, .. }) => {
+                    let step = self.run.next_step();
+                    self.emit(Event::Opened { step, node, parent, index });
+                    self.open_inner_steps(step);
+                }
+                Next::Move(Move::Settle { step, settlement }) => self.settle(step, settlement),
+                Next::Move(Move::Cancel { step }) => self.call_off(step),
+                Next::Move(Move::Finish(finish)) => self.finish(finish),
             }
         }
-        if self.is_open() {
-            self.run.index.frontier.extend(stalled);
+        if let Some(planner) = self.run.planner.as_mut().filter(|_| !self.run.state.status.is_terminal()) {
+            planner.unstall();
         }
     }
 
-    /// False when the step must stay undecided until a payload is fetched.
-    fn decide(&mut self, step: u32) -> bool {
-        let node = self.plan.node(step);
-        let outcome = |from: u32| self.run.step(from).outcome();
-        let mut dead: Vec<u32> = Vec::new();
-        for link in &node.links {
-            let is_taken = outcome(link.from).is_some_and(|o| link.on.contains(o));
-            let is_buggy = planted_bugs::is(Bug::CascadeIgnoresIf) && outcome(link.from) != Some(Outcome::Ok);
-            if (!is_taken || is_buggy) && !dead.contains(&link.from) {
-                dead.push(link.from);
+    fn settle(&mut self, step: u32, settlement: Settlement) {
+        match settlement {
+            Settlement::Skipped(because) => self.emit(Event::Skipped { step, because }),
+            Settlement::Failed { failure, seen } => drop(self.stop(step, Stop::Failed(failure), seen)),
+            Settlement::Ok { body, seen } => {
+                let attempt = self.run.step(step).attempt.max(1);
+                let took = self.run.step(step).started_at.map_or(Span::default(), |at| self.context.now.since(at));
+                let body = body.map(|body| self.store_if_large(body));
+                let response = Response { body, took, ..Default::default() };
+                self.emit(Event::Succeeded { step, attempt, response, seen, digest: 0 });
             }
         }
-        if !dead.is_empty() {
-            self.emit(Event::Skipped { step, because: Because::Needs { steps: dead } });
-            return true;
-        }
-        let mut seen = Vec::new();
-        let condition = match &node.guard {
-            Some(Guard { expr: Some(expr), .. }) => expr::truth(expr, &self.view(), &mut seen).map_err(Stop::from),
-            _ => Ok(true),
+    }
+
+    fn finish(&mut self, finish: Finish) {
+        let end = match finish {
+            Finish::Completed { output: None } => Event::RunCompleted {},
+            Finish::Completed { output: Some(output) } => {
+                let output = self.store_if_large(output);
+                Event::RunFinished { output }
+            }
+            Finish::Failed { failure, step } => Event::RunFailed { failure, step },
         };
-        match condition {
-            Ok(true) => self.start(step, seen),
-            Ok(false) => {
-                self.emit(Event::Skipped { step, because: Because::Condition { seen } });
-                true
+        self.emit(end);
+    }
+
+    /// Cancels a step and everything inside of it.
+    pub(super) fn call_off(&mut self, step: u32) {
+        let mut inside = self.run.descendants(step);
+        inside.reverse();
+        inside.push(step);
+        self.cancel_begun(inside);
+    }
+
+    /// Cancels those of these steps that have begun, and aborts their attempts. A step inside another one comes before
+    /// it, because it is settled with it.
+    pub(super) fn cancel_begun(&mut self, steps: Vec<u32>) {
+        for step in steps {
+            match self.run.step(step).phase {
+                Phase::Pending {} | Phase::Done { .. } | Phase::Unknown { .. } => continue,
+                Phase::Running { fence, .. } | Phase::Leased { fence, .. } => self.abort_attempt(step, fence),
+                Phase::Ready {}
+                | Phase::Retrying { .. }
+                | Phase::Sleeping { .. }
+                | Phase::Waiting { .. }
+                | Phase::Open {} => {}
             }
-            Err(stop) => self.stop(step, stop, seen),
+            self.emit(Event::Cancelled { step });
         }
     }
 
+    /// Opens the steps of a group or an iteration.
+    fn open_inner_steps(&mut self, step: u32) {
+        let Some(group) = self.run.group_body(self.plan, step) else { return };
+        for node in self.plan.group(group) {
+            self.emit(Event::Opened { step: self.run.next_step(), node: *node, parent: step, index: 0 });
+        }
+    }
+
+    /// What the root group can read.
     pub(super) fn view(&self) -> View<'_> {
-        View { plan: self.plan, run: self.run, context: self.context, fresh: Some(&self.fresh), parsed: &self.parsed }
+        View {
+            plan: self.plan,
+            run: self.run,
+            context: self.context,
+            fresh: Some(&self.fresh),
+            parsed: &self.parsed,
+            group: None,
+            next_iteration: None,
+        }
+    }
+
+    fn note_missing(&mut self, numbers: Vec<u32>) {
+        for number in numbers {
+            if !self.out.missing.contains(&number) {
+                self.out.missing.push(number);
+            }
+        }
     }
 
     pub(super) fn stop(&mut self, step: u32, stop: Stop, seen: Vec<Seen>) -> bool {
         match stop {
             Stop::Missing(numbers) => {
-                for number in numbers {
-                    if !self.out.missing.contains(&number) {
-                        self.out.missing.push(number);
-                    }
-                }
+                self.note_missing(numbers);
                 false
             }
             Stop::Failed(failure) => {
@@ -152,12 +216,12 @@ impl AdvanceState<'_> {
 
     fn start(&mut self, step: u32, seen: Vec<Seen>) -> bool {
         let now = self.context.now;
-        match self.plan.node(step).body.as_ref() {
+        match self.run.node(self.plan, step).body.as_ref() {
             Some(Body::Http { .. } | Body::Log { .. } | Body::Noop {} | Body::Task { .. }) => {
                 return self.start_attempt(step, seen);
             }
             Some(Body::Set { values }) => {
-                let values = values.as_ref().map_or(Ok(Value::Null), |t| template::render(t, &self.view()));
+                let values = values.as_ref().map_or(Ok(Value::Null), |t| template::render(t, &self.view().of(step)));
                 return match values {
                     Err(unfilled) => self.stop(step, unfilled.into(), seen),
                     Ok(values) => self.set(step, values, seen),
@@ -172,8 +236,63 @@ impl AdvanceState<'_> {
                     self.emit(Event::WaitOpened { step, deadline, seen });
                 }
             }
-            Some(Body::Unknown { .. }) | None => debug_assert!(false, "never in the frontier, see `Plan::is_known`"),
+            Some(Body::Group { group }) => return self.start_group(step, group, seen),
+            Some(Body::Loop { repeat }) => return self.start_loop(step, repeat, seen),
+            Some(Body::Unknown { .. }) | None => debug_assert!(false, "never decided, see `Plan::is_known`"),
         }
+        true
+    }
+
+    fn start_group(&mut self, step: u32, group: &GroupBody, seen: Vec<Seen>) -> bool {
+        if self.run.next_step().saturating_add(self.plan.group(group).len() as u32) > STEPS_MAX {
+            let failure = Failure::new("too_many_steps", "the run would have more than 100,000 steps");
+            return self.stop(step, Stop::Failed(failure), seen);
+        }
+        self.emit(Event::GroupStarted { step, seen });
+        self.open_inner_steps(step);
+        true
+    }
+
+    /// M13: the list of a loop is read once and stored in pieces, so that no iteration has to parse all of it.
+    fn start_loop(&mut self, step: u32, repeat: &Repeat, seen: Vec<Seen>) -> bool {
+        let view = self.view().of(step);
+        let items = match (&repeat.items, &repeat.list) {
+            (Some(items), _) => expr::value(items, &view).map_err(Stop::from),
+            (None, Some(list)) => template::render(list, &view).map_err(Stop::from),
+            (None, None) => {
+                self.emit(Event::LoopStarted { step, seen, count: None, pages: BTreeMap::new() });
+                return true;
+            }
+        };
+        let list = match items {
+            Ok(Value::Array(list)) => list,
+            Ok(other) => {
+                let message = format!("`items` is {}, not a list", kind_of(&other));
+                return self.stop(step, Stop::Failed(Failure::new("not_a_list", message)), seen);
+            }
+            Err(stop) => return self.stop(step, stop, seen),
+        };
+        if list.len() > repeat.max_iterations as usize {
+            let message = format!("`items` has {} items, the limit is {}", list.len(), repeat.max_iterations);
+            return self.stop(step, Stop::Failed(Failure::new("max_iterations", message)), seen);
+        }
+        let count = list.len() as u32;
+        let pages = pages_of(&list);
+        let bytes = pages.values().map(String::len).sum::<usize>() as u64;
+        if self.is_over_size(&Payload { len: bytes, ..Default::default() }) {
+            return self.stop(step, Stop::Failed(over_size_failure()), seen);
+        }
+        let mut stored = BTreeMap::new();
+        let mut number = self.run.state.payloads;
+        for (first, text) in pages {
+            let mut page = Payload::json(text);
+            if page.inline.len() > INLINE_MAX {
+                number += 1;
+                self.store_as(&mut page, number);
+            }
+            stored.insert(first, page);
+        }
+        self.emit(Event::LoopStarted { step, seen, count: Some(count), pages: stored });
         true
     }
 
@@ -191,7 +310,7 @@ impl AdvanceState<'_> {
     /// Starts the next attempt, or schedules it for the next process while this one drains. False when a payload
     /// is missing.
     pub(super) fn start_attempt(&mut self, step: u32, seen: Vec<Seen>) -> bool {
-        if let Some(task) = self.plan.node(step).task() {
+        if let Some(task) = self.run.node(self.plan, step).task() {
             return self.lease_or_enqueue(step, task, seen);
         }
         if !self.context.is_draining {
@@ -207,7 +326,7 @@ impl AdvanceState<'_> {
         if self.context.is_draining || !self.is_open() || self.run.is_held() {
             return;
         }
-        let is_executed_here = |step: &u32| self.plan.node(*step).task().is_none();
+        let is_executed_here = |step: &u32| self.run.node(self.plan, *step).task().is_none();
         let ready: Vec<u32> = self.run.index.ready.iter().copied().filter(is_executed_here).collect();
         for step in ready {
             self.execute(step, Vec::new());
@@ -216,10 +335,11 @@ impl AdvanceState<'_> {
 
     /// Gives the next attempt to an executor of this process. False when a payload is missing.
     fn execute(&mut self, step: u32, seen: Vec<Seen>) -> bool {
-        let work = match self.plan.node(step).body.as_ref() {
-            Some(Body::Http { request }) => fill_request(request, &self.view()).map(|r| Work::Http(Box::new(r))),
+        let view = self.view().of(step);
+        let work = match self.run.node(self.plan, step).body.as_ref() {
+            Some(Body::Http { request }) => fill_request(request, &view).map(|r| Work::Http(Box::new(r))),
             Some(Body::Log { level, message }) => {
-                let message = template::render_text(message, &self.view()).map_err(Stop::from);
+                let message = template::render_text(message, &view).map_err(Stop::from);
                 message.map(|message| Work::Log { level: *level, message })
             }
             _ => Ok(Work::Noop),
@@ -236,7 +356,8 @@ impl AdvanceState<'_> {
                 let attempt = counted + 1;
                 self.emit(Event::Started { step, attempt, epoch: self.context.epoch, seen });
                 let fence = self.run.state.seq;
-                self.out.effects.push(Effect::Execute { step, attempt, fence, work });
+                let key = self.run.key(self.plan, step).into_owned();
+                self.out.effects.push(Effect::Execute { step, key, attempt, fence, work });
                 true
             }
         }
@@ -246,7 +367,7 @@ impl AdvanceState<'_> {
     /// for an attempt waits for that.
     fn held_back(&self, step: u32, work: &Work) -> Option<HeldBack> {
         let Work::Http(request) = work else { return None };
-        let ignores_host = self.plan.node(step).http().is_some_and(|http| http.ignores_host_backoff);
+        let ignores_host = self.run.node(self.plan, step).http().is_some_and(|http| http.ignores_host_backoff);
         if ignores_host || self.run.step(step).is_forced {
             return None;
         }
@@ -255,7 +376,36 @@ impl AdvanceState<'_> {
     }
 }
 
-pub(super) fn over_size_failure() -> Failure {
+/// A list as JSON in pieces of about [`PAGE_BYTES`], by the number of the first item of each.
+fn pages_of(list: &[Value]) -> BTreeMap<u32, String> {
+    let mut pages = BTreeMap::new();
+    let mut page = String::new();
+    let mut first = 0;
+    for (index, item) in list.iter().enumerate() {
+        page.push(if page.is_empty() { '[' } else { ',' });
+        page += &item.to_string();
+        if page.len() >= PAGE_BYTES || index + 1 == list.len() {
+            page.push(']');
+            pages.insert(first, std::mem::take(&mut page));
+            first = index as u32 + 1;
+        }
+    }
+    pages
+}
+
+/// A value in a message: what kind it is.
+fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+pub(crate) fn over_size_failure() -> Failure {
     Failure::new("state_limit", "this would make the run's payloads larger than 16 MiB together")
 }
 

@@ -31,13 +31,13 @@ const DEATHS_MAX: u32 = 3;
 impl AdvanceState<'_> {
     /// Leases a step to a worker that waits for such a task, or makes it ready. False when a payload is missing.
     pub(super) fn lease_or_enqueue(&mut self, step: u32, task: &TaskBody, seen: Vec<Seen>) -> bool {
-        let input = match self.task_input(task) {
+        let input = match self.task_input(step, task) {
             // The trigger body is only needed once a worker claims the task.
             Err(Stop::Missing(_)) if task.input.is_none() => None,
             Err(stop) => return self.stop(step, stop, seen),
             Ok(input) => Some(input),
         };
-        let key = match self.task_key(task) {
+        let key = match self.task_key(step, task) {
             Err(stop) => return self.stop(step, stop, seen),
             Ok(key) => key,
         };
@@ -55,14 +55,14 @@ impl AdvanceState<'_> {
     }
 
     pub(super) fn claim(&mut self, step: u32, offer: Offer) -> Answer {
-        if step as usize >= self.run.state.steps.len() {
-            return Answer::Unknown;
+        if self.run.get(step).is_none() {
+            return self.answer_without_step(step, Answer::Stale);
         }
         if !self.is_claimable(step) || self.context.is_draining {
             return Answer::Stale;
         }
-        let Some(task) = self.plan.node(step).task() else { return Answer::Unknown };
-        match self.task_input(task) {
+        let Some(task) = self.run.node(self.plan, step).task() else { return Answer::Unknown };
+        match self.task_input(step, task) {
             Ok(input) => {
                 let key = self.run.step(step).key.clone();
                 self.lease(step, task, offer, input, key, Vec::new());
@@ -97,12 +97,14 @@ impl AdvanceState<'_> {
         };
         self.emit(leased);
         let assignment = Assignment {
+            step_key: self.run.key(self.plan, step).into_owned(),
+            max_lease: task.heartbeat.unwrap_or(Span(u64::MAX)),
             name: task.name.clone(),
             key,
             worker,
             lease,
             input,
-            max_attempts: self.plan.node(step).retry.max_attempts,
+            max_attempts: self.run.node(self.plan, step).retry.max_attempts,
             progress: self.run.step(step).progress.as_ref().map(|progress| progress.inline.clone()),
         };
         let (fence, task) = (self.run.state.seq, Box::new(assignment));
@@ -110,16 +112,16 @@ impl AdvanceState<'_> {
     }
 
     /// The input that the worker gets.
-    fn task_input(&self, task: &TaskBody) -> Result<Bytes, Stop> {
+    fn task_input(&self, step: u32, task: &TaskBody) -> Result<Bytes, Stop> {
         let Some(input) = &task.input else { return self.trigger_body() };
-        Ok(template::render(input, &self.view())?.to_string().into())
+        Ok(template::render(input, &self.view().of(step))?.to_string().into())
     }
 
     /// The concurrency key of the task.
-    fn task_key(&self, task: &TaskBody) -> Result<String, Stop> {
+    fn task_key(&self, step: u32, task: &TaskBody) -> Result<String, Stop> {
         match task.key.is_empty() {
             true => Ok(self.run.state.origin.key.clone()),
-            false => Ok(template::render_text(&task.key, &self.view())?),
+            false => Ok(template::render_text(&task.key, &self.view().of(step))?),
         }
     }
 
@@ -190,7 +192,7 @@ impl AdvanceState<'_> {
 
     /// `Applied` when `fence` is the fence of the step's current lease.
     fn check_fence(&self, step: u32, fence: u64, ignore_fence: bool) -> Answer {
-        let Some(state) = self.run.state.steps.get(step as usize) else { return Answer::Unknown };
+        let Some(state) = self.run.get(step) else { return self.answer_without_step(step, Answer::Stale) };
         match state.phase {
             Phase::Leased { fence: current, .. } if current == fence || ignore_fence => Answer::Applied,
             _ if self.run.is_terminal() && state.fence == fence => Answer::Ended(self.run.status()),
@@ -202,7 +204,7 @@ impl AdvanceState<'_> {
     /// After the run has ended, only the worker that held the step at the end gets more than `Stale`.
     pub(super) fn answer_to_repeat(&self, step: u32, fence: u64, digest: u64) -> Option<Answer> {
         let state = self.run.step(step);
-        if self.plan.node(step).task().is_none() || planted_bugs::is(Bug::FenceDropped) {
+        if self.run.node(self.plan, step).task().is_none() || planted_bugs::is(Bug::FenceDropped) {
             return None;
         }
         if state.fence != fence {
@@ -224,7 +226,7 @@ impl AdvanceState<'_> {
         }
         let state = self.run.step(step);
         let (attempt, deaths) = (state.attempt, state.deaths + 1);
-        let policy = &self.plan.node(step).retry;
+        let policy = &self.run.node(self.plan, step).retry;
         let failure = Failure::new("lease_lost", "its worker was silent until the lease ended");
         let again = NextAttempt { died: true, ..Default::default() };
         let failure = match (policy.never, deaths >= DEATHS_MAX) {

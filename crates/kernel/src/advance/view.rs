@@ -1,7 +1,8 @@
 //! The values of a run that conditions and templates can read.
 
-use super::Context;
-use crate::event::{Origin, Pair};
+use super::start::over_size_failure;
+use super::{Context, STATE_MAX, Stop};
+use crate::event::{Failure, Origin, Pair};
 use crate::path::{Ref, Root, TaskField};
 use crate::payload::{Payload, Payloads};
 use crate::plan::Plan;
@@ -17,6 +18,7 @@ use std::rc::Rc;
 /// Bodies of this many bytes together stay parsed during an advance: a parsed body takes several times its bytes.
 const PARSED_MAX: u64 = 4 * 1024 * 1024;
 
+#[derive(Clone, Copy)]
 pub struct View<'a> {
     pub plan: &'a Plan,
     pub run: &'a Run,
@@ -24,6 +26,17 @@ pub struct View<'a> {
     /// Payloads that arrived in the current advance.
     pub fresh: Option<&'a Payloads>,
     pub parsed: &'a ParsedBodies,
+    /// The group whose steps a path can read, beside those of the groups around it. `None` for the root group.
+    pub group: Option<u32>,
+    /// The iteration that is about to be opened: its loop, and its number.
+    pub next_iteration: Option<(u32, u32)>,
+}
+
+impl<'a> View<'a> {
+    /// What the root group can read, of payloads that are stored.
+    pub fn new(plan: &'a Plan, run: &'a Run, context: &'a Context<'a>, parsed: &'a ParsedBodies) -> View<'a> {
+        View { plan, run, context, fresh: None, parsed, group: None, next_iteration: None }
+    }
 }
 
 /// The bodies that one advance has parsed. However many placeholders read a body, it is parsed once.
@@ -32,19 +45,24 @@ pub struct ParsedBodies(RefCell<Parsed>);
 
 #[derive(Default)]
 struct Parsed {
-    /// By step; `None` is the body of the trigger.
-    values: BTreeMap<Option<u32>, Rc<Value>>,
+    values: BTreeMap<Body, Rc<Value>>,
     /// Their length before parsing.
     bytes: u64,
 }
 
+/// What a parsed body belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Body {
+    Trigger,
+    Step(u32),
+    /// A piece of the list of a loop, by its first item.
+    Page(u32, u32),
+    /// The result of an iteration of a loop.
+    Iteration(u32, u32),
+}
+
 impl ParsedBodies {
-    fn get_or_parse(
-        &self,
-        of: Option<u32>,
-        bytes: u64,
-        parse: impl FnOnce() -> Result<Value, u32>,
-    ) -> Result<Rc<Value>, u32> {
+    fn get_or_parse(&self, of: Body, bytes: u64, parse: impl FnOnce() -> Result<Value, u32>) -> Result<Rc<Value>, u32> {
         let mut parsed = self.0.borrow_mut();
         if let Some(value) = parsed.values.get(&of) {
             return Ok(value.clone());
@@ -60,18 +78,24 @@ impl ParsedBodies {
 
     /// An event may have given the step another body.
     pub(super) fn forget(&mut self, step: u32) {
-        self.0.get_mut().values.remove(&Some(step));
+        self.0.get_mut().values.remove(&Body::Step(step));
     }
 }
 
 impl Scope for View<'_> {
     fn get(&self, path: &Ref) -> Result<Option<Cow<'_, Value>>, Unresolved> {
         let value = match path.root {
-            Root::TriggerBody => self.read(None, &self.run.state.origin.body, &path.keys)?,
+            Root::TriggerBody => self.read(Body::Trigger, &self.run.state.origin.body, &path.keys)?,
             Root::TriggerHeaders => header(&self.run.state.origin.headers, &path.keys),
             Root::TriggerScheduledFor => fire_time(&self.run.state.origin),
-            Root::WaitUrl => Some(Value::String((self.context.wait_url)(&self.plan.node(path.node).key))),
+            Root::WaitUrl => {
+                let url = |step| (self.context.wait_url)(&self.run.key(self.plan, step));
+                self.step_of(path.node).map(|step| Value::String(url(step)))
+            }
             Root::Task => self.task(path)?,
+            Root::Index => self.iteration_of(path.node).map(|(_, index)| json!(index)),
+            Root::Item => self.item(path)?,
+            Root::Last => self.last_result(path)?,
         };
         Ok(value.map(Cow::Owned))
     }
@@ -100,15 +124,105 @@ impl Scope for TriggerScope<'_> {
             }
             Root::TriggerHeaders => header(&self.origin.headers, &path.keys),
             Root::TriggerScheduledFor => fire_time(self.origin),
-            Root::WaitUrl | Root::Task => None,
+            Root::WaitUrl | Root::Task | Root::Item | Root::Index | Root::Last => None,
         };
         Ok(value.map(Cow::Owned))
     }
 }
 
-impl View<'_> {
+impl<'a> View<'a> {
+    /// What a step can read: the steps beside it, and those of the groups around it.
+    pub fn of(self, step: u32) -> View<'a> {
+        View { group: self.run.parent(step), ..self }
+    }
+
+    /// What the `output` of a group can read: the steps inside of it, too.
+    pub fn inside(self, group: u32) -> View<'a> {
+        View { group: Some(group), ..self }
+    }
+
+    /// What the condition of a loop can read before it opens an iteration.
+    pub fn before_iteration(self, of: u32, index: u32) -> View<'a> {
+        View { next_iteration: Some((of, index)), ..self.of(of) }
+    }
+
+    /// The group, and those around it.
+    fn groups(&self) -> impl Iterator<Item = u32> + '_ {
+        std::iter::successors(self.group, |group| self.run.parent(*group))
+    }
+
+    /// The step of a node, in the group or the nearest one around it that has one.
+    fn step_of(&self, node: u32) -> Option<u32> {
+        let inner = || {
+            let mut groups = self.groups().filter(|group| self.run.group_body(self.plan, *group).is_some());
+            groups.find_map(|group| self.run.step_in(Some(group), node))
+        };
+        self.run.step_in(None, node).or_else(inner)
+    }
+
+    /// The loop with this node that the reader is inside of, and the number of its iteration.
+    fn iteration_of(&self, node: u32) -> Option<(u32, u32)> {
+        let is_of = |of: u32| self.run.node_number(of) == node;
+        let mut around = self.groups().filter_map(|group| self.run.iteration(group));
+        self.next_iteration.filter(|(of, _)| is_of(*of)).or_else(|| around.find(|(of, _)| is_of(*of)))
+    }
+
+    fn item(&self, path: &Ref) -> Result<Option<Value>, Unresolved> {
+        let Some((of, index)) = self.iteration_of(path.node) else { return Ok(None) };
+        let Some(iterations) = &self.run.step(of).iterations else { return Ok(None) };
+        let Some((first, page)) = iterations.pages.range(..=index).next_back() else { return Ok(None) };
+        let list = self.parsed(Body::Page(of, *first), page)?;
+        Ok(list.get((index - first) as usize).and_then(|item| walk(item, &path.keys)).cloned())
+    }
+
+    /// The result of the iteration before; null at first.
+    fn last_result(&self, path: &Ref) -> Result<Option<Value>, Unresolved> {
+        let Some((of, index)) = self.iteration_of(path.node) else { return Ok(None) };
+        let iterations = self.run.step(of).iterations.as_ref();
+        let before = index.checked_sub(1).and_then(|before| iterations?.settled.get(&before)?.body.as_ref());
+        match before {
+            None => Ok(walk(&Value::Null, &path.keys).cloned()),
+            Some(body) if body.truncated => {
+                Err(Unresolved::Truncated { step: self.plan.node_at(path.node).key.clone(), keys: path.keys.join(".") })
+            }
+            Some(body) => Ok(walk(&*self.parsed(Body::Iteration(of, index), body)?, &path.keys).cloned()),
+        }
+    }
+
+    /// Appends a body as JSON, null when there is none. Notes the numbers of payloads that must be fetched first.
+    pub fn append_json(&self, body: Option<&Payload>, out: &mut String, missing: &mut Vec<u32>) -> Result<(), Stop> {
+        let Some(body) = body else {
+            out.push_str("null");
+            return Ok(());
+        };
+        if body.truncated {
+            let message = "a response exceeded the 256KB limit and was truncated, so it cannot be part of a result";
+            return Err(Stop::Failed(Failure::new("template_error", message)));
+        }
+        match body.bytes(self.payloads_for(body)) {
+            Err(number) => missing.push(number),
+            Ok(bytes) if body.text => *out += &Value::from(String::from_utf8_lossy(bytes)).to_string(),
+            Ok(bytes) => *out += &String::from_utf8_lossy(bytes),
+        }
+        Ok(())
+    }
+
+    /// Refuses a payload that would make the run too large.
+    pub fn checked(&self, payload: Payload) -> Result<Payload, Stop> {
+        match self.run.state.bytes.saturating_add(payload.len) > STATE_MAX {
+            true => Err(Stop::Failed(over_size_failure())),
+            false => Ok(payload),
+        }
+    }
+
+    fn payloads_for(&self, body: &Payload) -> &'a Payloads {
+        let fresh = self.fresh.filter(|fresh| body.stored.is_some_and(|n| fresh.contains_key(&n)));
+        fresh.unwrap_or(self.context.payloads)
+    }
+
     fn task(&self, path: &Ref) -> Result<Option<Value>, Unresolved> {
-        let step = self.run.step(path.node);
+        let Some(number) = self.step_of(path.node) else { return Ok(None) };
+        let step = self.run.step(number);
         Ok(match path.field {
             TaskField::Status => Some(json!(step.status().as_str())),
             TaskField::Ok => Some(json!(step.outcome() == Some(Outcome::Ok))),
@@ -124,20 +238,46 @@ impl View<'_> {
                 Some(body) if body.truncated => {
                     let keys =
                         ["body"].into_iter().chain(path.keys.iter().map(String::as_str)).collect::<Vec<_>>().join(".");
-                    return Err(Unresolved::Truncated { step: self.plan.node(path.node).key.clone(), keys });
+                    return Err(Unresolved::Truncated { step: self.plan.node_at(path.node).key.clone(), keys });
                 }
-                Some(body) => self.read(Some(path.node), body, &path.keys)?,
+                Some(body) => self.read(Body::Step(number), body, &path.keys)?,
             },
+            TaskField::Errors => walk(&errors(self.plan, self.run, number), &path.keys).cloned(),
         })
     }
 
     /// Reads inside the body of a step, or of the trigger.
-    fn read(&self, of: Option<u32>, body: &Payload, keys: &[String]) -> Result<Option<Value>, Unresolved> {
-        let fresh = self.fresh.filter(|fresh| body.stored.is_some_and(|n| fresh.contains_key(&n)));
-        let parse = || body.value(fresh.unwrap_or(self.context.payloads));
-        let value = self.parsed.get_or_parse(of, body.len, parse).map_err(Unresolved::Stored)?;
-        Ok(walk(&value, keys).cloned())
+    fn read(&self, of: Body, body: &Payload, keys: &[String]) -> Result<Option<Value>, Unresolved> {
+        Ok(walk(&*self.parsed(of, body)?, keys).cloned())
     }
+
+    fn parsed(&self, of: Body, body: &Payload) -> Result<Rc<Value>, Unresolved> {
+        let parse = || body.value(self.payloads_for(body));
+        self.parsed.get_or_parse(of, body.len, parse).map_err(Unresolved::Stored)
+    }
+}
+
+/// M15: what failed inside a loop or group, with the number of the iteration or without one.
+pub fn errors(plan: &Plan, run: &Run, step: u32) -> Value {
+    let error = |failure: Option<&Failure>, name: &str| {
+        let (code, message) = failure.map_or(("", ""), |f| (f.code.as_str(), f.message.as_str()));
+        json!({ "step": name, "code": code, "message": message })
+    };
+    let state = run.step(step);
+    if let Some(iterations) = &state.iterations {
+        let failed = iterations.settled.iter().filter(|(_, iteration)| iteration.failure.is_some());
+        let list = failed.map(|(index, iteration)| {
+            let mut error = error(iteration.failure.as_ref(), &iteration.culprit);
+            error["index"] = json!(index);
+            error
+        });
+        return list.collect();
+    }
+    if run.node(plan, step).inner().is_none() {
+        return Value::Null;
+    }
+    let failed = crate::planner::unhandled_in(plan, run, Some(step));
+    failed.into_iter().map(|inner| error(run.step(inner).failure.as_deref(), &run.node(plan, inner).key)).collect()
 }
 
 /// The fire time of the schedule that started the run, if a schedule did.

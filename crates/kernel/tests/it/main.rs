@@ -183,7 +183,7 @@ fn i41_snapshots_of_release_0_1_are_read() {
         culprit: Some(4),
         ..Default::default()
     };
-    let bytes = check("snapshot-0.1.hex", &wire::seal(kernel::run::FORMAT, &state));
+    let bytes = check("snapshot-0.1.hex", &wire::seal(&state));
     assert_eq!(wire::open::<State>(kernel::run::FORMAT, &bytes), Ok(state));
 }
 
@@ -245,7 +245,7 @@ fn i41_snapshots_of_release_0_2_are_read() {
         cancel_reason: "superseded".into(),
         ..Default::default()
     };
-    let bytes = check("snapshot-0.2.hex", &wire::seal(kernel::run::FORMAT, &state));
+    let bytes = check("snapshot-0.2.hex", &wire::seal(&state));
     assert_eq!(wire::open::<State>(kernel::run::FORMAT, &bytes), Ok(state));
 }
 
@@ -347,7 +347,7 @@ fn m3_a_run_with_records_or_a_snapshot_of_a_later_release_is_newer_and_not_damag
     assert_eq!(Run::load(&plan, None, &[record.seal()]).err(), Some(LoadError::Newer));
     let mut state = run.state;
     state.steps[0].unknown.keep(&[0x7e, 1]);
-    let snapshot = wire::seal(kernel::run::FORMAT, &state);
+    let snapshot = wire::seal(&state);
     assert_eq!(Run::load(&plan, Some(&snapshot), &[]).err(), Some(LoadError::Newer));
     assert_eq!(LoadError::from(wire::Error::Newer("Verdict")), LoadError::Newer);
 }
@@ -385,7 +385,7 @@ fn i41_snapshots_of_release_0_3_are_read() {
         queued: Some(Queue::Later),
         ..Default::default()
     };
-    let bytes = check("snapshot-0.3.hex", &wire::seal(kernel::run::FORMAT, &state));
+    let bytes = check("snapshot-0.3.hex", &wire::seal(&state));
     assert_eq!(wire::open::<State>(kernel::run::FORMAT, &bytes), Ok(state));
 }
 
@@ -499,7 +499,7 @@ fn i41_inbox_rows_of_release_0_5_are_read() {
         answers: stored.iter().chain([&StoredAnswer::NotFound {}]).map(StoredAnswer::seal).collect(),
         ..Default::default()
     };
-    let bytes = check("inbox-0.5.hex", &wire::seal(inbox::FORMAT, &rows));
+    let bytes = check("inbox-0.5.hex", &wire::seal(&rows));
     let rows: Rows = wire::open(inbox::FORMAT, &bytes).unwrap();
     let read: Vec<Input> = rows.inputs.iter().map(|body| StoredInput::open(body).unwrap()).collect();
     assert_eq!(format!("{read:?}"), format!("{:?}", every_stored_input()));

@@ -1,55 +1,74 @@
 //! The graph form: `tasks: {name: {needs, if, url | sleep | …}}`.
 //!
-//! There are three passes, because a step may mention any other step: first the name and kind of every step, then the
-//! dependencies ([`needs`]), then the contents of each step, whose paths may only read its ancestors ([`paths`]).
-//! The order of the steps in the document is kept for display and has no other meaning.
+//! There are three passes, because a step may mention any other step: first the name and kind of every step, also of
+//! those inside of groups and loops ([`scopes`]), then the dependencies ([`needs`]), then the contents of each step,
+//! whose paths may only read what is certain to exist ([`paths`]). The order of the steps in the document is kept for
+//! display and has no other meaning.
 
 mod needs;
 mod paths;
+mod scopes;
 mod warnings;
 
-use crate::codes;
-use crate::diagnostic::{Problems, grouped};
-use crate::fields;
-use crate::step::{Lowered, ParsedStep};
+use crate::diagnostic::Problems;
+use crate::step::group::ReadFrom;
+use crate::step::{self, Lowered, ParsedStep};
 use crate::tree::TreeNode;
-use kernel::plan::{self, Join, Link, NODES_MAX, Outcomes};
-use needs::Graph;
+use kernel::path::RawPath;
+use kernel::plan::{self, Group, Join, Link, Outcomes, Verdict};
+use kernel::template::Template;
+use needs::Needs;
 use paths::Paths;
 pub(crate) use paths::trigger_path;
+use scopes::Scopes;
 
-/// Checks the steps of a graph and lowers them to the nodes of one group. The result is only valid when no problem was
-/// reported.
-pub(crate) fn lower(tasks: &TreeNode, problems: &mut Problems<'_>) -> Vec<plan::Node> {
-    let Some(fields) = fields::object(tasks, "tasks", problems) else { return Vec::new() };
-    if fields.len() == 0 {
-        problems.add(codes::OUT_OF_RANGE, &tasks.span, "`tasks` needs at least one step");
-    }
-    if fields.len() > NODES_MAX {
-        let (count, limit) = (grouped(fields.len()), grouped(NODES_MAX));
-        let message = format!("this workflow has {count} steps, the limit is {limit}");
-        problems.add(codes::LIMIT_EXCEEDED, &tasks.span, message);
-        return Vec::new();
-    }
-    let steps: Vec<ParsedStep<'_>> = fields.iter().map(|entry| ParsedStep::new(entry, problems)).collect();
-    let graph = Graph::read(&steps, problems);
-    let paths = Paths::new(&steps, &graph);
-    let nodes = steps.iter().enumerate().map(|(index, step)| {
-        let lowered = step.lower(&mut |raw| paths.resolve(index, raw), problems);
-        node(step, graph.needs(index), lowered)
-    });
-    let nodes: Vec<plan::Node> = nodes.collect();
-    warnings::check(&steps, &nodes, problems);
-    nodes
+/// What a graph lowers to: the nodes of the root group come first.
+pub(crate) struct LoweredGraph {
+    pub nodes: Vec<plan::Node>,
+    pub groups: Vec<Group>,
+    pub output: Option<Template>,
 }
 
-fn node(step: &ParsedStep<'_>, needs: &[u32], lowered: Lowered) -> plan::Node {
+/// Checks the steps of a graph and the `output` of its workflow, and lowers them. The result is only valid when no
+/// problem was reported.
+pub(crate) fn lower(
+    tasks: &TreeNode,
+    output: Option<&TreeNode>,
+    verdict: Verdict,
+    problems: &mut Problems<'_>,
+) -> Option<LoweredGraph> {
+    let scopes = Scopes::read(tasks, problems)?;
+    let paths = Paths::new(&scopes);
+    let mut nodes = Vec::with_capacity(scopes.count());
+    for (number, scope) in scopes.all.iter().enumerate() {
+        for (index, step) in scope.steps.iter().enumerate() {
+            let resolve = |from: ReadFrom, raw: &RawPath<'_>| paths.resolve((number, index), from, raw);
+            let lowered = step.lower(&resolve, scope.groups[index], problems);
+            let node = node(step, scope.graph.needs(index), scope.first, lowered);
+            nodes.push(plan::Node { group: number as u32, ..node });
+        }
+    }
+    let output = output.and_then(|node| step::template(node, &mut |raw| paths.resolve_at_end(raw), problems));
+    let steps: Vec<&ParsedStep<'_>> = scopes.all.iter().flat_map(|scope| &scope.steps).collect();
+    warnings::check(&steps, &nodes, problems);
+    let group = |scope: &scopes::Scope<'_>| Group {
+        nodes: (scope.first..scope.first + scope.steps.len() as u32).collect(),
+        verdict,
+        ..Default::default()
+    };
+    let groups = scopes.all.iter().map(group).collect();
+    Some(LoweredGraph { nodes, groups, output })
+}
+
+fn node(step: &ParsedStep<'_>, needs: &Needs, first: u32, lowered: Lowered) -> plan::Node {
     let Lowered { guard, body, retry, allow_failure } = lowered;
-    // R18–R20: without a condition, every need must have succeeded; with a condition, the condition alone decides.
-    let on = if guard.is_some() { Outcomes::ANY } else { Outcomes::OK };
-    let links = needs.iter().map(|from| Link { from: *from, on, ..Default::default() }).collect();
+    // R18–R20: without a condition, every need must have succeeded; with a condition, the condition alone decides. A
+    // first-join waits for a success in any case.
+    let on = if guard.is_some() && !needs.is_any { Outcomes::ANY } else { Outcomes::OK };
+    let links = needs.of.iter().map(|from| Link { from: first + from, on, ..Default::default() }).collect();
+    let join = if needs.is_any { Join::Any } else { Join::All };
     let key = step.name.to_owned();
-    plan::Node { key, links, join: Join::All, guard, body, retry, allow_failure, ..Default::default() }
+    plan::Node { key, links, join, guard, body, retry, allow_failure, ..Default::default() }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! than one member is a cycle. In that order, the ancestors of a step are its needs and their ancestors. So even a
 //! graph with cycles has ancestors, and the other checks can continue.
 
+use super::scopes::Scopes;
 use crate::codes;
 use crate::diagnostic::{Draft, Problems, grouped, quoted};
 use crate::fields;
@@ -16,27 +17,36 @@ const EDGES_MAX: usize = 10_000;
 /// The most steps of a cycle to list in the message.
 const CYCLE_SHOWN_MAX: usize = 10;
 
-pub(super) struct Graph<'t> {
-    pub index: BTreeMap<&'t str, u32>,
-    /// The needs of each step, in the order written.
-    needs: Vec<Vec<u32>>,
+/// What a step needs, in the order written.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Needs {
+    pub of: Vec<u32>,
+    /// One of them is enough.
+    pub is_any: bool,
+}
+
+/// The dependencies of the steps of one group.
+#[derive(Default)]
+pub(super) struct Graph {
+    needs: Vec<Needs>,
     /// The ancestors of each step, as a bit set.
     ancestors: Vec<Vec<u64>>,
     /// Steps with unknown ancestors, because their `needs` or those of an ancestor are invalid.
     uncertain: Vec<bool>,
 }
 
-impl<'t> Graph<'t> {
-    pub fn read(steps: &[ParsedStep<'t>], problems: &mut Problems<'_>) -> Graph<'t> {
+impl Graph {
+    pub fn read<'t>(steps: &[ParsedStep<'t>], scopes: &Scopes<'t>, scope: usize, problems: &mut Problems<'_>) -> Graph {
         let index: BTreeMap<&str, u32> = steps.iter().enumerate().map(|(i, s)| (s.name, i as u32)).collect();
-        let mut needs = vec![Vec::new(); steps.len()];
+        let mut needs = vec![Needs::default(); steps.len()];
         let mut uncertain = vec![false; steps.len()];
         let mut edges = 0;
         for (i, step) in steps.iter().enumerate() {
             let Some(node) = step.fields.as_ref().and_then(|f| f.get("needs")) else { continue };
-            let (found, complete) = read_needs(step, node, &index, problems);
+            let reader = NeedsReader { step, index: &index, scopes, scope };
+            let (found, complete) = reader.read(node, problems);
             uncertain[i] = !complete;
-            edges += found.len();
+            edges += found.of.len();
             needs[i] = found;
             if edges > EDGES_MAX {
                 let message = format!("this workflow has more than {} needs in all", grouped(EDGES_MAX));
@@ -45,13 +55,13 @@ impl<'t> Graph<'t> {
                 break;
             }
         }
-        let mut graph = Graph { index, needs, ancestors: Vec::new(), uncertain };
+        let mut graph = Graph { needs, ancestors: Vec::new(), uncertain };
         graph.find_ancestors(steps, problems);
         graph
     }
 
-    pub fn needs(&self, step: usize) -> &[u32] {
-        self.needs.get(step).map_or(&[], Vec::as_slice)
+    pub fn needs(&self, step: usize) -> &Needs {
+        &self.needs[step]
     }
 
     /// Whether `ancestor` has settled whenever `step` starts. Also true when that is unknown, because the invalid
@@ -65,15 +75,16 @@ impl<'t> Graph<'t> {
     fn find_ancestors(&mut self, steps: &[ParsedStep<'_>], problems: &mut Problems<'_>) {
         let words = steps.len().div_ceil(64);
         self.ancestors = vec![Vec::new(); steps.len()];
-        for component in components(&self.needs) {
+        let needs: Vec<Vec<u32>> = self.needs.iter().map(|needs| needs.of.clone()).collect();
+        for component in components(&needs) {
             if component.len() > 1 {
-                report_cycle(&component, &self.needs, steps, problems);
+                report_cycle(&component, &needs, steps, problems);
             }
             let mut bits = vec![0u64; words];
             let mut uncertain = false;
             for step in &component {
                 uncertain |= self.uncertain[*step as usize];
-                for need in &self.needs[*step as usize] {
+                for need in &needs[*step as usize] {
                     bits[*need as usize / 64] |= 1 << (need % 64);
                     uncertain |= self.uncertain[*need as usize];
                     for (word, more) in bits.iter_mut().zip(&self.ancestors[*need as usize]) {
@@ -89,56 +100,99 @@ impl<'t> Graph<'t> {
     }
 }
 
-/// The valid needs of one step, and whether all of its needs are valid.
-fn read_needs(
-    step: &ParsedStep<'_>,
-    node: &TreeNode,
-    index: &BTreeMap<&str, u32>,
-    problems: &mut Problems<'_>,
-) -> (Vec<u32>, bool) {
-    let Value::List(items) = &node.value else {
-        let draft = fields::wrong_type(node, "needs", "a list of step names");
-        problems.push(match &node.value {
-            Value::Text(name) => draft.hint(format!("write `needs: [{}]`", crate::diagnostic::printable(name))),
-            _ => draft,
-        });
-        return (Vec::new(), false);
-    };
-    if items.len() > NEEDS_MAX {
-        let (count, limit) = (grouped(items.len()), grouped(NEEDS_MAX));
-        let message = format!("{} has {count} needs, the limit is {limit}", quoted(step.name));
-        problems.add(codes::LIMIT_EXCEEDED, &node.span, message);
-        return (Vec::new(), false);
-    }
-    let mut found: Vec<u32> = Vec::new();
-    let mut complete = true;
-    for item in items {
-        let Some(name) = fields::text(item, "needs", problems) else {
-            complete = false;
-            continue;
+/// Reads the `needs` of one step.
+struct NeedsReader<'a, 't> {
+    step: &'a ParsedStep<'t>,
+    /// The steps beside it.
+    index: &'a BTreeMap<&'t str, u32>,
+    scopes: &'a Scopes<'t>,
+    scope: usize,
+}
+
+impl NeedsReader<'_, '_> {
+    /// The valid needs, and whether all of them are valid.
+    fn read(&self, node: &TreeNode, problems: &mut Problems<'_>) -> (Needs, bool) {
+        let (node, is_any) = match &node.value {
+            Value::Object(entries) => match entries.as_slice() {
+                [only] if only.key == "any" => (&only.value, true),
+                _ => {
+                    let draft = fields::wrong_type(node, "needs", "a list of step names, or `{any: […]}`");
+                    problems.push(draft);
+                    return (Needs::default(), false);
+                }
+            },
+            _ => (node, false),
         };
+        let Value::List(items) = &node.value else {
+            let draft = fields::wrong_type(node, "needs", "a list of step names");
+            problems.push(match &node.value {
+                Value::Text(name) => draft.hint(format!("write `needs: [{}]`", crate::diagnostic::printable(name))),
+                _ => draft,
+            });
+            return (Needs::default(), false);
+        };
+        if items.len() > NEEDS_MAX {
+            let (count, limit) = (grouped(items.len()), grouped(NEEDS_MAX));
+            let message = format!("{} has {count} needs, the limit is {limit}", quoted(self.step.name));
+            problems.add(codes::LIMIT_EXCEEDED, &node.span, message);
+            return (Needs::default(), false);
+        }
+        if is_any && items.is_empty() {
+            problems.add(codes::OUT_OF_RANGE, &node.span, "`any` needs at least one step");
+        }
+        let mut found = Needs { of: Vec::new(), is_any };
+        let mut complete = true;
+        for item in items {
+            let name = fields::text(item, "needs", problems);
+            match name.map(|name| (name, self.need(name, item, problems))) {
+                Some((name, Some(need))) if found.of.contains(&need) => {
+                    let message = format!("{} needs {} twice", quoted(self.step.name), quoted(name));
+                    let draft = Draft::new(codes::DUPLICATE_NEED, item.span.clone(), message);
+                    problems.push(draft.hint("remove one of them"));
+                }
+                Some((_, Some(need))) => found.of.push(need),
+                // A step that needs itself has all its other ancestors.
+                Some((name, None)) if name == self.step.name => {}
+                Some((_, None)) | None => complete = false,
+            }
+        }
+        (found, complete)
+    }
+
+    /// The step with this name beside this one.
+    fn need(&self, name: &str, item: &TreeNode, problems: &mut Problems<'_>) -> Option<u32> {
         let span = item.span.clone();
-        if name == step.name {
-            problems.push(
-                Draft::new(codes::NEEDS_ITSELF, span, format!("{} needs itself", quoted(name))).hint("remove it"),
-            );
-            continue;
+        let own = quoted(self.step.name);
+        if name == self.step.name {
+            let draft = Draft::new(codes::NEEDS_ITSELF, span, format!("{} needs itself", quoted(name)));
+            problems.push(draft.hint("remove it"));
+            return None;
         }
-        let Some(need) = index.get(name) else {
-            complete = false;
-            let message = format!("{} needs {}, which is not a step of this workflow", quoted(step.name), quoted(name));
-            let hint = problems.suggest(name, index.keys().copied().filter(|n| *n != step.name));
-            problems.push(Draft::new(codes::NEEDS_UNKNOWN_STEP, span, message).maybe_hint(hint));
-            continue;
+        if let Some(need) = self.index.get(name) {
+            return Some(*need);
+        }
+        let draft = match self.scopes.index.get(name) {
+            Some((scope, _)) => {
+                let message = format!("{own} needs {}, which is in another group", quoted(name));
+                let draft = Draft::new(codes::NEEDS_UNKNOWN_STEP, span, message);
+                let is_around = self.scopes.outwards(self.scope).any(|outer| outer == *scope);
+                let subject = if is_around { self.scope } else { *scope };
+                let group = self.scopes.step_around(subject).map_or("", |step| step.name);
+                match is_around {
+                    _ if group == name => draft.hint(format!("remove it: {own} is inside of {}", quoted(group))),
+                    true => draft.hint(format!("let {} need it", quoted(group))),
+                    false => draft.hint(format!("need {}, which it is inside of", quoted(group))),
+                }
+            }
+            None => {
+                let message = format!("{own} needs {}, which is not a step of this workflow", quoted(name));
+                let hint = problems.suggest(name, self.index.keys().copied().filter(|n| *n != self.step.name));
+                Draft::new(codes::NEEDS_UNKNOWN_STEP, span, message).maybe_hint(hint)
+            }
         };
-        if found.contains(need) {
-            let message = format!("{} needs {} twice", quoted(step.name), quoted(name));
-            problems.push(Draft::new(codes::DUPLICATE_NEED, span, message).hint("remove one of them"));
-            continue;
-        }
-        found.push(*need);
+        problems.push(draft);
+        None
     }
-    (found, complete)
 }
 
 /// Strongly connected components, each after those it needs. (Tarjan's algorithm with an explicit stack, so that a

@@ -3,9 +3,10 @@
 //! A result can only be read where it is certain to exist, so in `tasks.x` the step `x` must be an ancestor. A callback
 //! url exists from the start of the run (R32), so in `wait.x.url` the step `x` must only be a `wait_for_webhook` step.
 
-use super::needs::Graph;
+use super::scopes::Scopes;
 use crate::codes;
 use crate::diagnostic::{one_of, quoted};
+use crate::step::group::{LoopNames, ReadFrom};
 use crate::step::{Kind, ParsedStep};
 use crate::suggest;
 use kernel::path::{Problem, RawPath, Ref, Root, Segment, TaskField};
@@ -16,41 +17,112 @@ const SUGGESTED_MAX: u32 = 50;
 const ROOTS: &[&str] = &["trigger", "tasks", "wait"];
 
 pub(super) struct Paths<'a, 't> {
-    steps: &'a [ParsedStep<'t>],
-    graph: &'a Graph<'t>,
+    scopes: &'a Scopes<'t>,
     suggested: Cell<u32>,
 }
 
+/// Who reads a path.
+#[derive(Clone, Copy)]
+struct Reader {
+    scope: usize,
+    /// A step of the scope; `None` for a reader after all of them.
+    step: Option<usize>,
+    /// The loop whose iteration is about to begin: its scope, and its place there.
+    repeats: Option<(usize, usize)>,
+}
+
 impl<'a, 't> Paths<'a, 't> {
-    pub fn new(steps: &'a [ParsedStep<'t>], graph: &'a Graph<'t>) -> Self {
-        Paths { steps, graph, suggested: Cell::new(0) }
+    pub fn new(scopes: &'a Scopes<'t>) -> Self {
+        Paths { scopes, suggested: Cell::new(0) }
     }
 
-    /// Resolves a path in step `reader`.
-    pub fn resolve(&self, reader: usize, raw: &RawPath<'_>) -> Result<Ref, Problem> {
+    /// Resolves a path of a step: its scope, and its place there.
+    pub fn resolve(&self, at: (usize, usize), from: ReadFrom, raw: &RawPath<'_>) -> Result<Ref, Problem> {
+        let beside = Reader { scope: at.0, step: Some(at.1), repeats: None };
+        self.read(
+            match (from, self.scopes.inside(at)) {
+                (ReadFrom::Step, _) => beside,
+                (ReadFrom::Iteration, _) => Reader { repeats: Some(at), ..beside },
+                (ReadFrom::Inside, inside) => {
+                    inside.map_or(beside, |scope| Reader { scope, step: None, repeats: None })
+                }
+            },
+            raw,
+        )
+    }
+
+    /// Resolves a path that is read when all steps have ended.
+    pub fn resolve_at_end(&self, raw: &RawPath<'_>) -> Result<Ref, Problem> {
+        self.read(Reader { scope: 0, step: None, repeats: None }, raw)
+    }
+
+    fn read(&self, reader: Reader, raw: &RawPath<'_>) -> Result<Ref, Problem> {
         let Some((root, rest)) = raw.segments.split_first() else {
             return Err(Problem::new(codes::INCOMPLETE_PATH, "this path is empty", raw.at, raw.text.len()));
         };
         let found = match root.name.as_str() {
             "trigger" => trigger(raw, rest),
             "tasks" => self.task(reader, raw, rest),
-            "wait" => self.wait(raw, rest),
+            "wait" => self.wait(reader, raw, rest),
             "secrets" => {
                 let problem = at(root, codes::UNSUPPORTED_SETTING, "`secrets` is not supported in this release");
                 Err(problem.hint("send the value with the trigger"))
             }
-            other => {
-                let problem = at(root, codes::UNKNOWN_ROOT, format!("a path cannot begin with {}", quoted(other)));
-                let hint = suggest::hint(other, ROOTS.iter().copied());
+            name => self.of_loop(reader, root, rest).unwrap_or_else(|| {
+                let problem = at(root, codes::UNKNOWN_ROOT, format!("a path cannot begin with {}", quoted(name)));
+                let of_loops = self.loops(reader).filter_map(|(names, _)| names.item);
+                let hint = match name {
+                    "item" | "index" | "last" => Some(format!("`{name}` has a meaning only inside of a loop")),
+                    _ => suggest::hint(name, ROOTS.iter().copied().chain(of_loops)),
+                };
                 Err(problem.hint(hint.unwrap_or_else(|| format!("a path begins with {}", one_of(ROOTS)))))
-            }
+            }),
         }?;
         Ok(Ref { text: raw.text.to_owned(), ..found })
     }
 
-    fn task(&self, reader: usize, raw: &RawPath<'_>, rest: &[Segment]) -> Result<Ref, Problem> {
+    /// The loops that a reader is inside of, from the innermost: their names, and the number of their node.
+    fn loops(&self, reader: Reader) -> impl Iterator<Item = (LoopNames<'t>, u32)> + '_ {
+        let node = |(scope, place): (usize, usize)| self.scopes.all[scope].first + place as u32;
+        // A loop whose condition is read has no items.
+        let own = reader.repeats.map(|at| (LoopNames { item: None }, node(at)));
+        let around = self.scopes.outwards(reader.scope).filter_map(move |scope| {
+            let scope = &self.scopes.all[scope];
+            Some((scope.names?, node(scope.around?)))
+        });
+        own.into_iter().chain(around)
+    }
+
+    /// `item` or the name in `as`, `index` and `last`. `None` if the root is none of these here.
+    fn of_loop(&self, reader: Reader, root: &Segment, rest: &[Segment]) -> Option<Result<Ref, Problem>> {
+        let of = |root, node| Ref { root, node, keys: names(rest), ..Default::default() };
+        let name = root.name.as_str();
+        if let Some((_, node)) = self.loops(reader).find(|(names, _)| names.item == Some(name)) {
+            return Some(Ok(of(Root::Item, node)));
+        }
+        let (innermost, node) = self.loops(reader).next()?;
+        match (name, rest) {
+            ("index", []) => Some(Ok(of(Root::Index, node))),
+            ("index", [key, ..]) => Some(Err(too_long(key, "index"))),
+            ("last", _) if innermost.item.is_none() => Some(Ok(of(Root::Last, node))),
+            ("last", _) => {
+                let message = "`last` has a meaning only in a loop with `while`, whose iterations follow each other";
+                Some(Err(at(root, codes::UNKNOWN_ROOT, message)))
+            }
+            ("item", _) => {
+                let message = match innermost.item {
+                    Some(name) => format!("the items of this loop are called {}", quoted(name)),
+                    None => "a loop with `while` has no items, only `index` and `last`".to_owned(),
+                };
+                Some(Err(at(root, codes::UNKNOWN_ROOT, message)))
+            }
+            _ => None,
+        }
+    }
+
+    fn task(&self, reader: Reader, raw: &RawPath<'_>, rest: &[Segment]) -> Result<Ref, Problem> {
         let [step, rest @ ..] = rest else { return Err(incomplete(raw, "tasks.<step>.body")) };
-        let node = self.step(step)?;
+        let found = self.step(step)?;
         let Some((field, keys)) = rest.split_first() else {
             return Err(incomplete(raw, &format!("tasks.{}.body", step.name)));
         };
@@ -62,34 +134,73 @@ impl<'a, 't> Paths<'a, 't> {
         };
         let is_plain = match known {
             TaskField::Status | TaskField::StatusCode | TaskField::Ok | TaskField::Failed => true,
-            TaskField::Body | TaskField::Headers | TaskField::Error => false,
+            TaskField::Body | TaskField::Headers | TaskField::Error | TaskField::Errors => false,
         };
         if let (true, Some(key)) = (is_plain, keys.first()) {
             return Err(too_long(key, &field.name));
         }
-        if !self.graph.is_ancestor(node, reader) {
-            return Err(self.not_an_ancestor(reader, raw, step));
+        if known == TaskField::Errors && !matches!(self.parsed(found).kind, Some(Kind::Group | Kind::Loop) | None) {
+            let message = format!("{} is no group and no loop", quoted(&step.name));
+            return Err(at(field, codes::UNKNOWN_TASK_FIELD, message).hint("read `error`"));
         }
+        self.check_scope(reader, raw, step, found)?;
+        let node = self.scopes.all[found.0].first + found.1;
         let keys = if known == TaskField::Headers { header_keys(keys) } else { names(keys) };
         Ok(Ref { root: Root::Task, node, field: known, keys, ..Default::default() })
     }
 
-    fn not_an_ancestor(&self, reader: usize, raw: &RawPath<'_>, step: &Segment) -> Problem {
-        let name = self.steps.get(reader).map_or("", |s| s.name);
-        if step.name == name {
-            let message = format!("{} reads its own result, which does not exist before it ends", quoted(name));
-            return Problem::new(codes::NOT_AN_ANCESTOR, message, raw.at, raw.text.len());
+    /// Whether a step is certain to have ended when the reader reads it, or need not be looked at.
+    fn check_scope(
+        &self,
+        reader: Reader,
+        raw: &RawPath<'_>,
+        step: &Segment,
+        (scope, place): (usize, u32),
+    ) -> Result<(), Problem> {
+        let mut next = Some((reader.scope, reader.step));
+        while let Some((at, reads)) = next {
+            if at != scope {
+                next = self.scopes.all[at].around.map(|(outer, place)| (outer, Some(place)));
+                continue;
+            }
+            let Some(reads) = reads else { return Ok(()) };
+            let is_ancestor = self.scopes.all[at].graph.is_ancestor(place, reads);
+            return if is_ancestor { Ok(()) } else { Err(self.not_an_ancestor(reader, (at, reads), raw, step)) };
         }
-        let message = format!("{} reads `tasks.{}`, but does not need it", quoted(name), step.name);
-        let problem = Problem::new(codes::NOT_AN_ANCESTOR, message, raw.at, raw.text.len());
-        problem.hint(format!("add {} to the `needs` of {}", quoted(&step.name), quoted(name)))
+        let group = self.scopes.step_around(scope).map_or("", |step| step.name);
+        let message = format!("{} is inside of {}, and can only be read there", quoted(&step.name), quoted(group));
+        let problem = Problem::new(codes::NOT_IN_SCOPE, message, raw.at, raw.text.len());
+        Err(problem.hint(format!("read `tasks.{group}.body`, the result of {}", quoted(group))))
     }
 
-    fn wait(&self, raw: &RawPath<'_>, rest: &[Segment]) -> Result<Ref, Problem> {
+    /// `reads` is the reader, or the step of an outer group that the reader is inside of.
+    fn not_an_ancestor(&self, reader: Reader, reads: (usize, usize), raw: &RawPath<'_>, step: &Segment) -> Problem {
+        let name = self.scopes.all[reads.0].steps[reads.1].name;
+        let is_inside = (reader.scope, reader.step) != (reads.0, Some(reads.1));
+        let problem = |message| Problem::new(codes::NOT_AN_ANCESTOR, message, raw.at, raw.text.len());
+        match (step.name == name, is_inside) {
+            (true, false) => {
+                problem(format!("{} reads its own result, which does not exist before it ends", quoted(name)))
+            }
+            (true, true) => problem(format!("{} has no result before the steps inside of it end", quoted(name))),
+            _ => {
+                let message = format!("{} reads `tasks.{}`, but does not need it", quoted(name), step.name);
+                problem(message).hint(format!("add {} to the `needs` of {}", quoted(&step.name), quoted(name)))
+            }
+        }
+    }
+
+    fn wait(&self, reader: Reader, raw: &RawPath<'_>, rest: &[Segment]) -> Result<Ref, Problem> {
         let [step, rest @ ..] = rest else { return Err(incomplete(raw, "wait.<step>.url")) };
-        let node = self.step(step)?;
+        let found = self.step(step)?;
+        if !self.scopes.outwards(reader.scope).any(|scope| scope == found.0) {
+            let group = self.scopes.step_around(found.0).map_or("", |step| step.name);
+            let message = format!("{} is inside of {}, and can only be read there", quoted(&step.name), quoted(group));
+            return Err(Problem::new(codes::NOT_IN_SCOPE, message, raw.at, raw.text.len()));
+        }
+        let node = self.scopes.all[found.0].first + found.1;
         // A step of unknown kind has been reported already.
-        if let Some(kind) = self.steps.get(node as usize).and_then(|s| s.kind)
+        if let Some(kind) = self.parsed(found).kind
             && kind != Kind::WaitForWebhook
         {
             let message = format!("{} is a {} step and has no callback url", quoted(&step.name), kind.word());
@@ -106,13 +217,18 @@ impl<'a, 't> Paths<'a, 't> {
         }
     }
 
-    fn step(&self, segment: &Segment) -> Result<u32, Problem> {
-        self.graph.index.get(segment.name.as_str()).copied().ok_or_else(|| {
+    fn parsed(&self, (scope, place): (usize, u32)) -> &ParsedStep<'t> {
+        &self.scopes.all[scope].steps[place as usize]
+    }
+
+    /// Where a step is.
+    fn step(&self, segment: &Segment) -> Result<(usize, u32), Problem> {
+        self.scopes.index.get(segment.name.as_str()).copied().ok_or_else(|| {
             let problem =
                 at(segment, codes::UNKNOWN_STEP, format!("{} is not a step of this workflow", quoted(&segment.name)));
             self.suggested.set(self.suggested.get() + 1);
             let hint = (self.suggested.get() <= SUGGESTED_MAX)
-                .then(|| suggest::hint(&segment.name, self.graph.index.keys().copied()))
+                .then(|| suggest::hint(&segment.name, self.scopes.index.keys().copied()))
                 .flatten();
             Problem { hint, ..problem }
         })

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 const BAD_ENDINGS: [&str; 3] = ["failed", "timeout", "template_error"];
 
-pub(super) fn check(steps: &[ParsedStep<'_>], nodes: &[Node], problems: &mut Problems<'_>) {
+pub(super) fn check(steps: &[&ParsedStep<'_>], nodes: &[Node], problems: &mut Problems<'_>) {
     for (step, node) in steps.iter().zip(nodes) {
         let Some(expr) = node.guard.as_ref().and_then(|guard| guard.expr.as_ref()) else { continue };
         let Some(place) = step.fields.as_ref().and_then(|fields| fields.get("if")) else { continue };

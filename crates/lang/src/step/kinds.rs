@@ -1,10 +1,9 @@
 //! Steps of kind sleep, wait_for_webhook, set, log and noop.
 
-use super::templates;
+use super::{inner, templates};
 use crate::codes;
-use crate::diagnostic::{Draft, Problems};
+use crate::diagnostic::Problems;
 use crate::fields::{self, DURATION_MAX, Fields, Shape, Unit, duration};
-use crate::tree::{TreeNode, Value};
 use kernel::path::Resolve;
 use kernel::plan::{Body, Level};
 use kernel::time::Span;
@@ -49,14 +48,4 @@ pub(super) fn log(fields: &Fields<'_>, scope: &mut Resolve<'_>, problems: &mut P
 pub(super) fn noop(fields: &Fields<'_>, problems: &mut Problems<'_>) -> Option<Body> {
     inner(fields.get("noop")?, "noop", "{}", problems)?.check(&Shape::only(&[]), problems);
     Some(Body::Noop {})
-}
-
-/// The object in the field of a kind. A value of another type is reported with an example.
-fn inner<'t>(node: &'t TreeNode, what: &str, example: &str, problems: &mut Problems<'_>) -> Option<Fields<'t>> {
-    if !matches!(node.value, Value::Object(_)) {
-        let Draft { code, message, span, .. } = fields::wrong_type(node, what, "an object");
-        problems.push(Draft::new(code, span, message).hint(format!("write `{what}: {example}`")));
-        return None;
-    }
-    fields::object(node, what, problems)
 }

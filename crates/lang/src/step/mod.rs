@@ -3,6 +3,7 @@
 //! Each kind has one field that identifies it (`url`, `sleep`, …). The form reads the dependencies (`needs`); a step
 //! only gets a `scope` that resolves the paths it may read.
 
+pub(crate) mod group;
 mod http;
 mod kinds;
 mod pairs;
@@ -11,14 +12,15 @@ pub(crate) mod task;
 mod templates;
 mod url;
 
-pub(crate) use templates::key;
+pub(crate) use templates::{key, template};
 pub(crate) use url::literal as literal_url;
 
 use crate::codes;
 use crate::diagnostic::{Draft, Problems, one_of, quoted};
 use crate::fields::{self, Fields, Shape};
 use crate::tree::{Entry, TreeNode, Value};
-use kernel::expr;
+use group::{LoopNames, ReadFrom, ReadPath};
+use kernel::expr::{self, Expr};
 use kernel::path::{Problem, Resolve};
 use kernel::plan::{Body, Guard, Retry};
 
@@ -31,6 +33,8 @@ pub(crate) enum Kind {
     Log,
     Noop,
     Task,
+    Group,
+    Loop,
 }
 
 /// The field that identifies each kind, and the name of the kind.
@@ -42,6 +46,8 @@ const KINDS: &[(&str, &str, Kind)] = &[
     ("log", "log", Kind::Log),
     ("noop", "noop", Kind::Noop),
     ("task", "task", Kind::Task),
+    ("group", "group", Kind::Group),
+    ("loop", "loop", Kind::Loop),
 ];
 
 /// The kinds of step that a definition may use.
@@ -60,7 +66,6 @@ pub const LATER_KINDS: &[&str] = &[
     "agent_message",
     "conditional",
     "parallel",
-    "loop",
     "subworkflow",
     "script",
     "wait",
@@ -182,8 +187,20 @@ impl<'t> ParsedStep<'t> {
         ParsedStep { name, entry, fields, kind }
     }
 
-    /// Reads all fields of a step except `needs`, and reports their problems.
-    pub fn lower(&self, scope: &mut Resolve<'_>, problems: &mut Problems<'_>) -> Lowered {
+    /// The steps inside of it, and the names that a loop has for its items.
+    pub fn inside(&self) -> Option<(&'t TreeNode, Option<LoopNames<'t>>)> {
+        let fields = self.fields.as_ref()?;
+        match self.kind? {
+            Kind::Group => group::inside(fields, "group"),
+            Kind::Loop => group::inside(fields, "loop"),
+            _ => None,
+        }
+    }
+
+    /// Reads all fields of a step except `needs` and the steps inside of it, and reports their problems. `group` is the
+    /// number of the group of those steps.
+    pub fn lower(&self, paths: &ReadPath<'_>, group: Option<u32>, problems: &mut Problems<'_>) -> Lowered {
+        let scope: &mut Resolve<'_> = &mut |raw| paths(ReadFrom::Step, raw);
         let Some(fields) = &self.fields else {
             return Lowered { guard: None, body: None, retry: retry::once(), allow_failure: false };
         };
@@ -206,6 +223,8 @@ impl<'t> ParsedStep<'t> {
             Some(Kind::Log) => kinds::log(fields, scope, problems),
             Some(Kind::Noop) => kinds::noop(fields, problems),
             Some(Kind::Task) => task::read(fields, scope, problems),
+            Some(Kind::Group) => group::group(fields, paths, group.unwrap_or(0), problems),
+            Some(Kind::Loop) => group::repeat(fields, paths, group.unwrap_or(0), problems),
             None => None,
         };
         Lowered { guard, body, retry, allow_failure: allow_failure.unwrap_or(false) }
@@ -252,6 +271,8 @@ impl Kind {
             Kind::Set => &["needs", "if", "description", "allow_failure", "set"],
             Kind::Log => &["needs", "if", "description", "allow_failure", "log"],
             Kind::Noop => &["needs", "if", "description", "allow_failure", "noop"],
+            Kind::Group => &["needs", "if", "description", "allow_failure", "group"],
+            Kind::Loop => &["needs", "if", "description", "allow_failure", "loop"],
         }
     }
 }
@@ -306,8 +327,19 @@ fn kind_of(entry: &Entry, fields: &Fields<'_>, problems: &mut Problems<'_>) -> O
 
 /// The condition of a step.
 fn guard(node: &TreeNode, scope: &mut Resolve<'_>, problems: &mut Problems<'_>) -> Option<Guard> {
+    let (expr, text) = expression(node, "if", scope, problems)?;
+    Some(Guard { expr: Some(expr), text, ..Default::default() })
+}
+
+/// An expression and its text.
+fn expression(
+    node: &TreeNode,
+    what: &str,
+    scope: &mut Resolve<'_>,
+    problems: &mut Problems<'_>,
+) -> Option<(Expr, String)> {
     let Value::Text(text) = &node.value else {
-        let draft = fields::wrong_type(node, "if", "an expression, as a text");
+        let draft = fields::wrong_type(node, what, "an expression, as a text");
         problems.push(match node.value {
             Value::Bool(_) | Value::Int(_) => draft.hint("put the expression in quotes"),
             _ => draft,
@@ -315,18 +347,29 @@ fn guard(node: &TreeNode, scope: &mut Resolve<'_>, problems: &mut Problems<'_>) 
         return None;
     };
     if let Some(at) = text.find("{{") {
-        let problem = Problem::new(codes::TEMPLATE_IN_CONDITION, "a condition takes no `{{…}}`", at, 2);
+        let what = if what == "items" { "`items`" } else { "a condition" };
+        let problem = Problem::new(codes::TEMPLATE_IN_CONDITION, format!("{what} takes no `{{{{…}}}}`"), at, 2);
         let hint = "an expression names values directly: `tasks.charge.status_code == 200`";
         problems.push_inside(node, text, problem.hint(hint));
         return None;
     }
     match expr::parse(text, scope) {
-        Ok(expr) => Some(Guard { expr: Some(expr), text: text.clone(), ..Default::default() }),
+        Ok(expr) => Some((expr, text.clone())),
         Err(found) => {
             found.into_iter().for_each(|problem| problems.push_inside(node, text, problem));
             None
         }
     }
+}
+
+/// The object in the field of a kind. A value of another type is reported with an example.
+fn inner<'t>(node: &'t TreeNode, what: &str, example: &str, problems: &mut Problems<'_>) -> Option<Fields<'t>> {
+    if !matches!(node.value, Value::Object(_)) {
+        let Draft { code, message, span, .. } = fields::wrong_type(node, what, "an object");
+        problems.push(Draft::new(code, span, message).hint(format!("write `{what}: {example}`")));
+        return None;
+    }
+    fields::object(node, what, problems)
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ pub(crate) fn key(
 }
 
 /// A field that is filled in as JSON. A value without placeholders becomes one literal.
-pub(super) fn template(node: &TreeNode, scope: &mut Resolve<'_>, problems: &mut Problems<'_>) -> Option<Template> {
+pub(crate) fn template(node: &TreeNode, scope: &mut Resolve<'_>, problems: &mut Problems<'_>) -> Option<Template> {
     if !has_placeholders(node) {
         return Some(Template::literal(&node.to_json()));
     }

@@ -7,7 +7,7 @@ const U: &str = "url: 'https://h/x'";
 
 fn first(fields: &str) -> kernel::plan::Node {
     let compiled = steps(&format!("s: {{{fields}}}")).unwrap_or_else(|problems| panic!("{fields}: {problems}"));
-    compiled.plan.node(0).clone()
+    compiled.plan.node_at(0).clone()
 }
 
 fn http(fields: &str) -> Http {
@@ -39,7 +39,7 @@ fn r2_a_step_is_exactly_one_kind() {
         "a: {url: 'https://h', sleep: 1s}\nb: {method: GET}\nc: {description: x}\nd: {input: {}}",
         "two_step_kinds tasks.a.sleep: `a` has both `url` and `sleep` (a step does one thing; make two steps and let one need the other)
          no_step_kind tasks.b: `b` does not say what it does (an http step needs a `url`)
-         no_step_kind tasks.c: `c` does not say what it does (give it one of `url`, `sleep`, `wait_for_webhook`, `set`, `log`, `noop` or `task`)
+         no_step_kind tasks.c: `c` does not say what it does (give it one of `url`, `sleep`, `wait_for_webhook`, `set`, `log`, `noop`, `task`, `group` or `loop`)
          no_step_kind tasks.d: `d` does not say what it does (a task step needs a `task`: the type that workers claim it by)",
     );
 }

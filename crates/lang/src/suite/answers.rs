@@ -42,11 +42,11 @@ impl Reader<'_> {
         let mut by_step = BTreeMap::new();
         let mut by_type = BTreeMap::new();
         for entry in fields.get("tasks").map(|node| self.entries(node, "tasks")).unwrap_or_default() {
-            let (steps, found) = match self.plan.step(&entry.key) {
+            let (steps, found) = match self.plan.find(&entry.key) {
                 Some(step) => (vec![step], &mut by_step),
                 None => (self.steps_of_type(entry), &mut by_type),
             };
-            if let Some(step) = steps.iter().find(|step| self.plan.node(**step).task().is_none()) {
+            if let Some(step) = steps.iter().find(|step| self.plan.node_at(**step).task().is_none()) {
                 self.not_for_kind(*step, &entry.key_span, "is not done by a worker", "only task steps are");
                 continue;
             }

@@ -150,7 +150,7 @@ impl Reader<'_> {
 
     fn step_expect(&mut self, step: u32, node: &TreeNode) -> Option<StepExpect> {
         if let Value::Text(_) = node.value {
-            let key = self.plan.node(step).key.clone();
+            let key = self.plan.node_at(step).key.clone();
             return Some(StepExpect { status: self.step_status(node, &key), ..StepExpect::default() });
         }
         if !matches!(node.value, Value::Object(_)) {
@@ -160,7 +160,7 @@ impl Reader<'_> {
         }
         let fields = fields::object(node, "a step", &mut self.problems)?;
         fields.check(&STEP, &mut self.problems);
-        let is_task = self.plan.node(step).task().is_some();
+        let is_task = self.plan.node_at(step).task().is_some();
         for (name, has, hint) in [
             ("attempts", self.is_http(step) || is_task, "only http and task steps are attempted"),
             ("status_code", self.is_http(step), "only http steps send requests"),

@@ -200,7 +200,7 @@ impl Reader<'_> {
         let status = fields::whole(node, "status", 200..=599, &mut self.problems)?;
         let follows = matches!(self.body_of(step), Some(Body::Http { request }) if request.redirects > 0);
         if follows && matches!(status, 301 | 302 | 303 | 307 | 308) {
-            let message = format!("`{}` follows redirects", self.plan.node(step).key);
+            let message = format!("`{}` follows redirects", self.plan.node_at(step).key);
             let draft = Draft::new(codes::INVALID_VALUE, node.span.clone(), message);
             self.problems.push(draft.hint("script the final response instead"));
             return None;

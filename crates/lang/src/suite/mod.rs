@@ -161,7 +161,7 @@ impl Reader<'_> {
     }
 
     fn step_named(&mut self, key: &str, span: &std::ops::Range<usize>) -> Option<u32> {
-        let found = self.plan.step(key);
+        let found = self.plan.find(key);
         if found.is_none() {
             let hint = self.problems.suggest(key, self.plan.nodes().iter().map(|node| node.key.as_str()));
             let message = format!("{} is not a step of this workflow", quoted(key));
@@ -171,7 +171,7 @@ impl Reader<'_> {
     }
 
     fn body_of(&self, step: u32) -> Option<&Body> {
-        self.plan.node(step).body.as_ref()
+        self.plan.node_at(step).body.as_ref()
     }
 
     fn is_http(&self, step: u32) -> bool {
@@ -180,7 +180,7 @@ impl Reader<'_> {
 
     /// Reports a field that the kind of the step does not have.
     fn not_for_kind(&mut self, step: u32, span: &std::ops::Range<usize>, lacks: &str, hint: &str) {
-        let (key, kind) = (&self.plan.node(step).key, self.body_of(step).map_or("unknown", Body::kind));
+        let (key, kind) = (&self.plan.node_at(step).key, self.body_of(step).map_or("unknown", Body::kind));
         let message = format!("`{key}` is of kind `{kind}` and {lacks}");
         self.problems.push(Draft::new(codes::CASE_STEP_KIND, span.clone(), message).hint(hint));
     }

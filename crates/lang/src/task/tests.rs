@@ -18,7 +18,7 @@ fn w1_a_single_task_is_a_run_with_one_step_that_never_expires() {
     assert_eq!(Plan::decode(&plan.encode()).unwrap().layout(), plan.layout());
     assert_eq!((plan.layout().form, plan.verdict(), plan.nodes().len()), (Form::Task, Verdict::DirectUnhandled, 1));
     assert_eq!(plan.layout().max_duration, Span(u64::MAX));
-    let (node, task) = (plan.node(0), plan.node(0).task().unwrap());
+    let (node, task) = (plan.node_at(0), plan.node_at(0).task().unwrap());
     assert_eq!((node.key.as_str(), task.name.as_str(), &task.input), ("task", "billing.invoice.v1", &None));
     assert_eq!((node.retry.max_attempts, node.retry.backoff, node.retry.jitter), (3, Backoff::Quadratic, 100));
 }

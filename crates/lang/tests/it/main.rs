@@ -74,8 +74,10 @@ fn m7_the_plans_of_every_lowering_never_change() {
         let compiled = compiled(&path).unwrap_or_else(|problems| panic!("{}\n{problems}", path.display()));
         let (plan, hash) = (hex(&compiled.plan.encode()), hex(&compiled.hash));
         compare(&beside(&path, &format!(".{LOWERING}.hex")), &format!("sha256:{hash}\n{plan}\n"));
-        for lowering in 0..=LOWERING {
-            let file = beside(&path, &format!(".{lowering}.hex"));
+        // A definition that uses something new has no plans of earlier lowerings.
+        for file in
+            (0..=LOWERING).map(|lowering| beside(&path, &format!(".{lowering}.hex"))).filter(|file| file.exists())
+        {
             let stored = std::fs::read_to_string(&file).unwrap();
             let (name, plan) = stored.trim_end().split_once('\n').unwrap();
             assert_eq!(name, format!("sha256:{hash}"), "{}", file.display());

@@ -42,6 +42,12 @@ const FORM: Param = Param::new(
     || json!({ "type": "string" }),
 );
 const FILTERS: &[Param] = &[STATUS, params::LABEL, params::SINCE, params::UNTIL];
+const UNDER: Param = Param::new(
+    "under",
+    "list what is inside this group, loop or iteration, such as `orders[3]`",
+    || json!({ "type": "string" }),
+);
+const AFTER_STEP: Param = Param::new("cursor", "continue after the page that gave this", params::number);
 const AFTER: Param = Param::new("cursor", "only events after this number", params::number);
 
 pub fn wait_schema() -> Value {
@@ -74,11 +80,13 @@ pub fn routes() -> Vec<Route> {
             .answers::<ReplayedView>(201, "the new run")
             .answers::<ReplayedView>(200, "the run that an earlier request with this key started")
             .refuses(&[Code::WorkflowDisabled, Code::RunDeleted, Code::ConcurrencyKeyUnresolved]),
-        get("/api/v1/runs/{run}/steps", steps, "list_steps", "List the steps of a run with all attempts").shaped(
-            200,
-            "all steps",
-            ResponseShape::Page(|g| g.subschema_for::<StepView>()),
-        ),
+        get("/api/v1/runs/{run}/steps", steps, "list_steps", "List the steps of a run with all attempts")
+            .query(&[UNDER, AFTER_STEP, params::LIMIT])
+            .shaped(
+                200,
+                "all steps, or one page of those inside another",
+                ResponseShape::Page(|g| g.subschema_for::<StepView>()),
+            ),
         get("/api/v1/runs/{run}/events", events, "list_events", "List the events of a run, in order")
             .query(&[AFTER, params::LIMIT])
             .shaped(200, "one page", ResponseShape::Page(|g| g.subschema_for::<EventView>())),
@@ -208,10 +216,40 @@ pub async fn show_of_workflow(app: State, Path((workflow, run)): Path<(String, S
     Ok(answer(200, views::run(&read(&app, &id.to_string()).await?)))
 }
 
-pub async fn steps(app: State, Path(run): Path<String>) -> Answer {
-    let reading = read(&app, &run).await?;
+/// The steps of the root group; with `under`, the iterations of a loop, or the steps of a group or an iteration.
+pub async fn steps(app: State, query: Query, Path(run): Path<String>) -> Answer {
+    let limit = query.limit()?;
+    let after = query.number("cursor", "the number of a step")?.unwrap_or(0) as usize;
+    let mut reading = read(&app, &run).await?;
+    let Some(key) = query.get("under") else {
+        let history = app.engine.runs.history(app.org(), reading.row.id).await?.unwrap_or_default();
+        let steps: Vec<u32> = (0..reading.version.plan.root().len() as u32).collect();
+        return Ok(page(views::steps(&reading, &steps, &history), None));
+    };
+    if !reading.has_steps_under(key) {
+        reading = app.engine.runs.read_whole(app.org(), reading).await?;
+    }
+    let under = reading.run.find(&reading.version.plan, key);
+    let is_one = |step: &u32| reading.run.node(&reading.version.plan, *step).inner().is_some();
+    let Some(under) = under.filter(is_one) else {
+        let message = format!("`{key}` is not a group, a loop or an iteration of this run");
+        return Err(Refusal::new(Code::InvalidParameter, message).at("under"));
+    };
+    let next = |shown: usize, of: usize| Some((after + shown).to_string()).filter(|_| after + shown < of);
+    if let Some(iterations) = reading.run.step(under).iterations.clone() {
+        let wanted: Vec<u32> = (0..iterations.opened).skip(after).take(limit).collect();
+        let bodies = wanted.iter().filter_map(|index| iterations.settled.get(index)?.body.as_ref());
+        app.engine.runs.fetch(app.org(), &mut reading, bodies.cloned()).await?;
+        let views = wanted.iter().map(|index| match iterations.settled.get(index) {
+            Some(settled) => views::iteration(&reading, under, *index, settled),
+            None => views::open_iteration(&reading, under, *index),
+        });
+        return Ok(page(views.collect(), next(wanted.len(), iterations.opened as usize)));
+    }
+    let all: Vec<u32> = reading.run.children(under).collect();
+    let wanted: Vec<u32> = all.iter().skip(after).take(limit).copied().collect();
     let history = app.engine.runs.history(app.org(), reading.row.id).await?.unwrap_or_default();
-    Ok(page(views::steps(&reading, &history), None))
+    Ok(page(views::steps(&reading, &wanted, &history), next(wanted.len(), all.len())))
 }
 
 pub async fn events(app: State, query: Query, Path(run): Path<String>) -> Answer {
@@ -221,10 +259,10 @@ pub async fn events(app: State, query: Query, Path(run): Path<String>) -> Answer
     let missing = || Refusal::not_found("run", &run);
     let plan = app.engine.runs.read(app.org(), id).await?.ok_or_else(missing)?.version.plan.clone();
     let history = app.engine.runs.history(app.org(), id).await?.ok_or_else(missing)?;
-    let mut rest = history.into_iter().filter(|(seq, ..)| *seq > after);
+    let mut rest = history.into_iter().filter(|stored| stored.seq > after);
     let events: Vec<_> = rest.by_ref().take(limit).collect();
-    let next = rest.next().and(events.last()).map(|(seq, ..)| seq.to_string());
-    Ok(page(events.iter().map(|(seq, at, event)| views::event(&plan, *seq, *at, event)).collect(), next))
+    let next = rest.next().and(events.last()).map(|stored| stored.seq.to_string());
+    Ok(page(events.iter().map(|stored| views::event(&plan, stored)).collect(), next))
 }
 
 pub async fn graph(app: State, Path(run): Path<String>) -> Answer {
@@ -323,7 +361,7 @@ pub async fn retry(app: State, Path(run): Path<String>, headers: HeaderMap, body
     let reading = read(&app, &run).await?;
     let step = match step {
         None => None,
-        Some(name) => Some(reading.version.plan.step(&name).ok_or_else(|| {
+        Some(name) => Some(reading.run.find(&reading.version.plan, &name).ok_or_else(|| {
             Refusal::new(Code::InvalidBody, format!("`{name}` is not a step of this run")).at("step")
         })?),
     };

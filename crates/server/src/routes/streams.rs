@@ -71,7 +71,7 @@ pub async fn of_run(app: State, query: Query, Path(run): Path<String>, headers: 
                 Next::Idle => pipe.send(":\n\n".into()).await,
                 Next::Event(Ok(Some(events))) => {
                     let mut text = String::new();
-                    events.iter().for_each(|event| write_event(&mut text, event.seq, event));
+                    events.iter().for_each(|event| write_event(&mut text, event.stored.seq, event));
                     pipe.send(text).await
                 }
                 Next::Event(Ok(None)) => {
@@ -129,7 +129,8 @@ pub async fn of_all(app: State, query: Query, headers: HeaderMap) -> Answer {
                     for (position, events) in &records {
                         let is_wanted = |event: &RunEvent| {
                             workflow.is_none_or(|id| id == event.version.workflow)
-                                && (types.is_empty() || types.iter().any(|t| Some(t.as_str()) == event.event.name()))
+                                && (types.is_empty()
+                                    || types.iter().any(|t| Some(t.as_str()) == event.stored.event.name()))
                         };
                         for (i, event) in events.iter().enumerate().filter(|(_, event)| is_wanted(event)) {
                             let is_last = i + 1 == events.len();
@@ -166,7 +167,7 @@ fn cursor(query: &Query, headers: &HeaderMap, expected: &str) -> Result<Option<u
 
 fn write_event(text: &mut String, id: u64, event: &RunEvent) {
     let (run_id, workflow) = (event.run.to_string(), event.workflow.to_string());
-    let event = views::event(&event.version.plan, event.seq, event.at, &event.event);
+    let event = views::event(&event.version.plan, &event.stored);
     let view = StreamEventView { event, run_id, workflow };
     // serde writes JSON without line breaks, so one `data` line is enough.
     let data = serde_json::to_string(&view).unwrap_or_default();

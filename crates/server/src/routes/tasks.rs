@@ -358,9 +358,10 @@ async fn events(app: State, Path(task): Path<String>) -> Answer {
     let found = find(&app, &task).await?;
     let history = app.engine.runs.history(app.org(), found.key.run).await?.unwrap_or_default();
     let plan = &found.reading.version.plan;
-    let is_its_own = |event: &kernel::Event| found.key.step.is_none() || event.step() == found.key.step;
-    let events = history.iter().filter(|(_, _, event)| is_its_own(event));
-    Ok(page(events.map(|(seq, at, event)| crate::views::event(plan, *seq, *at, event)).collect(), None))
+    let is_its_own =
+        |stored: &&engine::services::StoredEvent| found.key.step.is_none() || stored.event.step() == found.key.step;
+    let events = history.iter().filter(is_its_own);
+    Ok(page(events.map(|stored| crate::views::event(plan, stored)).collect(), None))
 }
 
 async fn cancel(app: State, Path(task): Path<String>, headers: HeaderMap, body: Body) -> Answer {

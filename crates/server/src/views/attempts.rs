@@ -2,15 +2,18 @@
 
 use super::failure;
 use api::{AttemptView, rfc3339};
-use engine::services::Reading;
+use engine::services::{Reading, StoredEvent};
 use kernel::event::Failure;
 use kernel::{Event, Span, StepStatus, Timestamp};
+use std::collections::BTreeMap;
 
-/// The attempts at each step of the plan, in order.
-pub fn attempts(reading: &Reading, history: &[(u64, Timestamp, Event)]) -> Vec<Vec<AttemptView>> {
-    let mut all: Vec<Vec<AttemptView>> = vec![Vec::new(); reading.version.plan.nodes().len()];
-    for (_, at, event) in history {
-        let Some(of_step) = event.step().and_then(|step| all.get_mut(step as usize)) else { continue };
+/// The attempts at these steps, in order.
+pub fn attempts(reading: &Reading, steps: &[u32], history: &[StoredEvent]) -> BTreeMap<u32, Vec<AttemptView>> {
+    let is_attempted = |step: &u32| reading.run.node(&reading.version.plan, *step).inner().is_none();
+    let attempted = steps.iter().copied().filter(is_attempted);
+    let mut all: BTreeMap<u32, Vec<AttemptView>> = attempted.map(|step| (step, Vec::new())).collect();
+    for StoredEvent { at, event, .. } in history {
+        let Some(of_step) = event.step().and_then(|step| all.get_mut(&step)) else { continue };
         match event {
             Event::Started { attempt, .. } => of_step.push(started(*attempt, *at, None)),
             Event::Leased { attempt, worker, .. } => of_step.push(started(*attempt, *at, Some(worker.clone()))),
@@ -34,8 +37,8 @@ pub fn attempts(reading: &Reading, history: &[(u64, Timestamp, Event)]) -> Vec<V
         }
     }
     // An attempt that was open when the run ended has no event of its own.
-    for (step, of_step) in all.iter_mut().enumerate() {
-        let state = reading.run.step(step as u32);
+    for (step, of_step) in &mut all {
+        let state = reading.run.step(*step);
         if let (Some(last), Some(at)) = (of_step.last_mut().filter(|one| one.finished_at.is_none()), state.finished_at)
         {
             (last.status, last.finished_at) = (state.status().as_str().into(), Some(rfc3339(at)));

@@ -12,7 +12,7 @@ use store::WorkerRow;
 pub fn task(found: &TaskReading) -> TaskView {
     let TaskReading { key, step, reading, lease_until, released_as } = found;
     let (state, origin) = (&reading.run.state, &reading.run.state.origin);
-    let (step_state, node) = (reading.run.step(*step), reading.version.plan.node(*step));
+    let (step_state, node) = (reading.run.step(*step), reading.run.node(&reading.version.plan, *step));
     let is_plain = key.step.is_none();
     let value = |payload: &Payload| payload.value(&reading.payloads).unwrap_or(Value::Null);
     let leased_by = match &step_state.phase {
@@ -28,7 +28,7 @@ pub fn task(found: &TaskReading) -> TaskView {
     TaskView {
         id: key.to_string(),
         run_id: key.run.to_string(),
-        step: node.key.clone(),
+        step: reading.key(*step).into_owned(),
         name: node.task().map(|task| task.name.clone()).unwrap_or_default(),
         status: status_of(reading, *step).as_str().into(),
         input: if is_plain { value(&origin.body) } else { Value::Null },

@@ -1,7 +1,7 @@
 //! Any bytes as a record, a snapshot and a plan. Damage is an error, never a panic. A decoded value survives encoding
 //! and decoding, and no history that can be decoded makes loading a run panic.
 
-use kernel::event::{FORMAT, Record};
+use kernel::event::Record;
 use kernel::plan::{Layout, Plan};
 use kernel::run::{Run, State};
 use kernel::wire::{self, Message};
@@ -32,7 +32,7 @@ pub fn check(bytes: &[u8]) {
         let _ = Run::load(any_plan(), None, &[Record { first: 1, ..record }.seal()]);
     }
     if let Some(state) = decoded::<State>(bytes) {
-        let _ = Run::load(any_plan(), Some(&wire::seal(FORMAT, &state)), &[]);
+        let _ = Run::load(any_plan(), Some(&wire::seal(&state)), &[]);
     }
     let _ = Record::open(bytes);
     let _ = Plan::decode(bytes);

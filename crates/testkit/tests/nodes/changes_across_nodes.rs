@@ -180,12 +180,12 @@ async fn wait_and_subscribe((a, b): (Node, Node)) {
         assert!(ended.elapsed() < Duration::from_secs(3), "{:?}", ended.elapsed());
         let mut has_ended = false;
         while let Some(happened) = tokio::time::timeout(TIMEOUT, follower.next()).await.unwrap().unwrap() {
-            has_ended |= happened.iter().any(|one| one.event.is_end());
+            has_ended |= happened.iter().any(|one| one.stored.event.is_end());
         }
         assert!(has_ended);
         loop {
             let (happened, _) = tokio::time::timeout(TIMEOUT, all.next()).await.unwrap().unwrap();
-            if happened.iter().flat_map(|(_, events)| events).any(|one| one.run == run && one.event.is_end()) {
+            if happened.iter().flat_map(|(_, events)| events).any(|one| one.run == run && one.stored.event.is_end()) {
                 break;
             }
         }

@@ -77,7 +77,7 @@ impl Node {
 
     async fn events(&self, run: RunId) -> Vec<(Timestamp, Event)> {
         let events = self.engine.runs.history(ORG, run).await.unwrap().unwrap();
-        events.into_iter().map(|(_, at, event)| (at, event)).collect()
+        events.into_iter().map(|stored| (stored.at, stored.event)).collect()
     }
 
     /// Stops the engine as a kill would: it does not hand over its work.

@@ -113,11 +113,16 @@ fn run_statuses(status: TaskStatus) -> Vec<RunStatus> {
 impl Tasks {
     /// A task; `None` if there is no such run, or the step is not a task.
     pub async fn get(&self, org: OrgId, key: TaskKey) -> Result<Option<TaskReading>, Error> {
-        let Some(reading) = self.runs.read(org, key.run).await? else { return Ok(None) };
+        let Some(mut reading) = self.runs.read(org, key.run).await? else { return Ok(None) };
+        if reading.run.has_left(key.index()) {
+            reading = self.runs.read_whole(org, reading).await?;
+        }
         let plan = &reading.version.plan;
         let is_plain = plan.layout().form == Form::Task;
         let step = key.index();
-        if is_plain != key.step.is_none() || plan.nodes().get(step as usize).and_then(|n| n.task()).is_none() {
+        if is_plain != key.step.is_none()
+            || reading.run.get(step).is_none_or(|_| reading.run.node(plan, step).task().is_none())
+        {
             return Ok(None);
         }
         self.as_task(org, key, step, reading).await.map(Some)

@@ -113,7 +113,7 @@ pub const ALL: &[(Code, &str, Damage)] = &[
         let body: Vec<u8> = p.db.query_row("SELECT body FROM snapshots", [], |row| row.get(0)).unwrap();
         let mut state: State = wire::open(1, &body).unwrap();
         state.steps[3].charged += 1;
-        p.run("UPDATE snapshots SET body = $1", [wire::seal(1, &state)]);
+        p.run("UPDATE snapshots SET body = $1", [wire::seal(&state)]);
     }),
     (Code::RowDiffers, "status", sql!(waiting, "UPDATE runs SET status = 'running' WHERE id = $1")),
     (Code::RowDiffers, "an end undone", sql!(completed, "UPDATE runs SET status = 'failed' WHERE id = $1")),

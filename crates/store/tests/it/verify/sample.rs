@@ -304,7 +304,7 @@ async fn drain(engine: &Engine) {
     let token = Secret::new([7; 32]).token(left, "call");
     engine.runs.callback(&token, Bytes::from_static(br#"{"amount":7}"#)).await.unwrap();
     let history = engine.runs.history(ORG, left).await.unwrap().unwrap();
-    assert!(history.iter().any(|(_, _, event)| matches!(event, Event::Scheduled { .. })), "{history:?}");
+    assert!(history.iter().any(|stored| matches!(stored.event, Event::Scheduled { .. })), "{history:?}");
 }
 
 async fn create(engine: &Engine, org: OrgId, name: &str, tasks: Value) {
