@@ -7,7 +7,8 @@
 use crate::expr::Seen;
 use crate::id::{RunId, TriggerId, WorkflowId};
 use crate::payload::Payload;
-use crate::plan::Level;
+use crate::plan::{Decision, Level};
+use crate::status::RunStatus;
 use crate::time::{Span, Timestamp};
 use crate::wire;
 use bytes::Bytes;
@@ -147,6 +148,35 @@ choice! {
         },
         /// The run completed with this output.
         35 since 2 => RunFinished { 1 => output: Payload },
+        /// A signal arrived. It stays unread until a step consumes it. This event's number identifies it.
+        36 since 2 => SignalReceived {
+            1 => name: String, 2 => body: Payload, 3 => actor: String,
+            /// To recognise a repeat: the digest of the sender's key, and of the request.
+            4 => key: Bytes, 5 => fingerprint: Bytes,
+        },
+        /// The step has read an unread signal.
+        37 since 2 => SignalConsumed { 1 => step: u32, 2 => signal: u64 },
+        38 since 2 => ApprovalRequested {
+            1 => step: u32, 2 => deadline: Timestamp, 3 => prompt: String, 4 => items: Option<Payload>,
+            5 => seen: Vec<Seen>,
+        },
+        /// The step was approved or denied; its end follows.
+        39 since 2 => ApprovalDecided {
+            1 => step: u32, 2 => decision: Decision,
+            /// Empty when the deadline passed.
+            3 => actor: String, 4 => comment: String,
+        },
+        /// A `pause` step was resumed.
+        40 since 2 => Continued { 1 => step: u32, 2 => actor: String },
+        /// A run of another workflow is started for an attempt at the step.
+        41 since 2 => ChildStarted {
+            1 => step: u32, 2 => attempt: u32, 3 => child: RunId, 4 => workflow: String, 5 => is_detached: bool,
+            6 => is_closed_with_parent: bool, 7 => seen: Vec<Seen>,
+        },
+        /// The child ended with this status, or without one: it exists, and the step does not wait for its end.
+        42 since 2 => ChildEnded { 1 => step: u32, 2 => attempt: u32, 3 => child: RunId, 4 => status: Option<RunStatus> },
+        /// The run is being cancelled: it ends when its children have.
+        43 since 2 => RunCancelling { 1 => actor: String, 2 => reason: String },
     }
 }
 
@@ -208,6 +238,25 @@ message! {
         20 => key: String,
         /// Which lowering of the definition made the run's plan.
         21 => lowering: u32,
+        /// The step that started it.
+        22 since 2 => parent: Option<Box<Parent>>,
+    }
+}
+
+message! {
+    /// The step that started a run.
+    pub struct Parent {
+        1 => run: RunId,
+        2 => step: u32,
+        3 => attempt: u32,
+        /// The key of the step.
+        4 => key: String,
+        /// The name of the parent's workflow.
+        5 => workflow: String,
+        /// How many runs are above this one.
+        6 => depth: u32,
+        /// The step does not wait for the end of the run.
+        7 => is_detached: bool,
     }
 }
 
@@ -239,6 +288,8 @@ names! {
         Schedule = 2 "schedule",
         Webhook = 3 "webhook",
         Manual = 4 "manual",
+        /// A step of another run.
+        Subworkflow = 5 since 2 "subworkflow",
     }
 }
 
@@ -341,11 +392,27 @@ words! {
         StepHeartbeat = "step.heartbeat",
         /// A worker sent log lines.
         StepLog = "step.log",
+        /// The signal `data.name` arrived, and is kept until a step reads it.
+        SignalReceived = "signal.received",
+        /// The step read the signal that arrived with event `data.signal`.
+        SignalConsumed = "signal.consumed",
+        /// The step started the run `data.run_id` of another workflow.
+        ChildStarted = "child.started",
+        /// That run ended with `data.status`; without one, it exists, and the step does not wait for its end.
+        ChildEnded = "child.ended",
+        /// The run was cancelled by `actor`, and ends when the runs that it started have.
+        RunCancelling = "run.cancelling",
+        /// The step waits for an approval until `data.deadline`.
+        ApprovalRequested = "approval.requested",
+        /// The step was approved by `actor`, or its deadline passed and the default is to approve.
+        ApprovalApproved = "approval.approved",
+        /// The step was denied by `actor`, or its deadline passed.
+        ApprovalDenied = "approval.denied",
         /// The step sleeps until `data.wake_at`.
         TimerSet = "timer.set",
-        /// The step waits for a callback until `data.deadline`. With `data.kind` `pause`, the run was paused.
+        /// The step waits until `data.deadline` for what `data.kind` says: a callback (`webhook`), a `signal`, or to be resumed (`pause`). Without a step, the run was paused.
         WaitOpened = "wait.opened",
-        /// A callback arrived before the run reached its step, and is kept. With `data.kind` `pause`, the run was resumed.
+        /// A callback arrived before the run reached its step, and is kept. With `data.kind` `pause`, the step or the run was resumed.
         WaitClosed = "wait.closed",
         /// A result arrived too late; it changes nothing.
         LateResult = "late_result",
@@ -382,7 +449,15 @@ impl Event {
             Event::Cancelled { .. } => EventType::StepCancelled,
             Event::TimerSet { .. } => EventType::TimerSet,
             Event::WaitOpened { .. } | Event::Paused { .. } => EventType::WaitOpened,
-            Event::WaitClosed { .. } | Event::Unpaused { .. } => EventType::WaitClosed,
+            Event::WaitClosed { .. } | Event::Unpaused { .. } | Event::Continued { .. } => EventType::WaitClosed,
+            Event::SignalReceived { .. } => EventType::SignalReceived,
+            Event::ChildStarted { .. } => EventType::ChildStarted,
+            Event::ChildEnded { .. } => EventType::ChildEnded,
+            Event::RunCancelling { .. } => EventType::RunCancelling,
+            Event::SignalConsumed { .. } => EventType::SignalConsumed,
+            Event::ApprovalRequested { .. } => EventType::ApprovalRequested,
+            Event::ApprovalDecided { decision: Decision::Approved, .. } => EventType::ApprovalApproved,
+            Event::ApprovalDecided { decision: Decision::Denied, .. } => EventType::ApprovalDenied,
             Event::LateResult { .. } => EventType::LateResult,
             Event::Progress { .. } | Event::Kept { .. } => EventType::StepHeartbeat,
             Event::Logged { .. } => EventType::StepLog,
@@ -427,6 +502,12 @@ impl Event {
             | Event::Opened { step, .. }
             | Event::GroupStarted { step, .. }
             | Event::LoopStarted { step, .. }
+            | Event::SignalConsumed { step, .. }
+            | Event::ApprovalRequested { step, .. }
+            | Event::ApprovalDecided { step, .. }
+            | Event::Continued { step, .. }
+            | Event::ChildStarted { step, .. }
+            | Event::ChildEnded { step, .. }
             | Event::Logged { step, .. } => Some(*step),
             Event::RunFailed { step, .. } => *step,
             Event::Created { .. }
@@ -436,6 +517,8 @@ impl Event {
             | Event::RunFinished { .. }
             | Event::RunCancelled { .. }
             | Event::RunTimeout {}
+            | Event::SignalReceived { .. }
+            | Event::RunCancelling { .. }
             | Event::Queued { .. }
             | Event::Admitted {}
             | Event::Paused { .. }
@@ -457,6 +540,8 @@ impl Event {
             | Event::Progress { attempt, .. }
             | Event::Kept { attempt, .. }
             | Event::Logged { attempt, .. }
+            | Event::ChildStarted { attempt, .. }
+            | Event::ChildEnded { attempt, .. }
             | Event::LateResult { attempt, .. } => Some(*attempt).filter(|a| *a > 0),
             _ => None,
         }

@@ -6,22 +6,26 @@
 //! The kind of a row says which message its body is. A new kind of row gets a number in [`InboxKind`] and a message of
 //! its own here.
 
-use crate::advance::{Answer, Input, TaskResult};
-use crate::event::{Failure, LogLine, Pair};
+use crate::advance::{Answer, ApprovalDecision, IncomingSignal, Input, TaskResult};
+use crate::event::{Failure, LogLine, Pair, Parent};
+use crate::id::RunId;
 use crate::payload::Payload;
+use crate::plan::Decision;
 use crate::status::RunStatus;
 use crate::time::{Span, Timestamp};
 use crate::wire::{self, Error, Value};
 use bytes::Bytes;
 
 /// The format number of bodies and answers.
-pub const FORMAT: u8 = 1;
+pub const FORMAT: u8 = 2;
 
 names! {
     /// What a row of the inbox is.
     pub enum InboxKind {
         /// A [`StoredInput`] for a run that exists.
         Input = 1 "input",
+        /// A [`StartChild`] for a run that does not exist yet.
+        StartChild = 2 "start_child",
     }
 }
 
@@ -36,6 +40,46 @@ choice! {
         6 => Log { 1 => step: u32, 2 => fence: u64, 3 => lines: Vec<LogLine> },
         7 => Callback { 1 => step: u32, 2 => body: Payload, 3 => digest: Bytes },
         8 => Cancel { 1 => actor: String, 2 => reason: String },
+        9 since 2 => Signal {
+            1 => name: String, 2 => body: Payload, 3 => actor: String, 4 => key: Bytes, 5 => fingerprint: Bytes,
+        },
+        10 since 2 => Decide {
+            1 => step: Option<u32>, 2 => decision: Decision, 3 => actor: String, 4 => comment: String, 5 => shown: String,
+        },
+        11 since 2 => Continue { 1 => step: Option<u32>, 2 => actor: String },
+        /// From a child that was started for this attempt: it exists.
+        12 since 2 => ChildBegan { 1 => step: u32, 2 => attempt: u32 },
+        /// From a child that was started for this attempt: it has ended.
+        13 since 2 => ChildEnded { 1 => step: u32, 2 => attempt: u32, 3 => outcome: Option<ChildOutcome> },
+        /// From the parent: it has ended, or no longer needs the result.
+        14 since 2 => ParentClosed { 1 => parent: RunId },
+    }
+}
+
+message! {
+    /// Asks for a child.
+    pub struct StartChild {
+        /// The name, slug or id of its workflow.
+        1 => workflow: String,
+        2 => input: Payload,
+        3 => parent: Option<Parent>,
+    }
+}
+
+message! {
+    /// How a child ended.
+    pub struct ChildOutcome {
+        1 => status: RunStatus,
+        2 => output: Option<Payload>,
+        3 => failure: Option<Failure>,
+    }
+}
+
+impl StartChild {
+    /// Reads what the parent's record stored.
+    pub fn open(bytes: &[u8]) -> Result<StartChild, Error> {
+        let start: StartChild = wire::open(FORMAT, bytes)?;
+        if Value::is_newer(&start) { Err(Error::Newer("child")) } else { Ok(start) }
     }
 }
 
@@ -84,6 +128,9 @@ names! {
         Ended = 7 "ended",
         TooLarge = 8 "too_large",
         Unknown = 9 "unknown",
+        Full = 10 since 2 "full",
+        Forbidden = 11 since 2 "forbidden",
+        Ambiguous = 12 since 2 "ambiguous",
     }
 }
 
@@ -101,6 +148,20 @@ impl StoredInput {
             Input::Log { step, fence, lines } => StoredInput::Log { step, fence, lines },
             Input::Callback { step, body, digest } => StoredInput::Callback { step, body, digest },
             Input::Cancel { actor, reason } => StoredInput::Cancel { actor, reason },
+            Input::Signal(signal) => {
+                let IncomingSignal { name, body, actor, key, fingerprint } = *signal;
+                StoredInput::Signal { name, body, actor, key, fingerprint }
+            }
+            Input::Decide { step, verdict } => {
+                let ApprovalDecision { decision, actor, comment, shown } = verdict;
+                StoredInput::Decide { step, decision, actor, comment, shown }
+            }
+            Input::Continue { step, actor } => StoredInput::Continue { step, actor },
+            Input::ChildBegan { step, attempt } => StoredInput::ChildBegan { step, attempt },
+            Input::ChildEnded { step, attempt, outcome } => {
+                StoredInput::ChildEnded { step, attempt, outcome: Some(*outcome) }
+            }
+            Input::ParentClosed { parent } => StoredInput::ParentClosed { parent },
             Input::Start(..)
             | Input::Admit
             | Input::Claim { .. }
@@ -132,6 +193,19 @@ impl StoredInput {
             StoredInput::Log { step, fence, lines } => Input::Log { step, fence, lines },
             StoredInput::Callback { step, body, digest } => Input::Callback { step, body, digest },
             StoredInput::Cancel { actor, reason } => Input::Cancel { actor, reason },
+            StoredInput::Signal { name, body, actor, key, fingerprint } => {
+                Input::Signal(Box::new(IncomingSignal { name, body, actor, key, fingerprint }))
+            }
+            StoredInput::Decide { step, decision, actor, comment, shown } => {
+                Input::Decide { step, verdict: ApprovalDecision { decision, actor, comment, shown } }
+            }
+            StoredInput::Continue { step, actor } => Input::Continue { step, actor },
+            StoredInput::ChildBegan { step, attempt } => Input::ChildBegan { step, attempt },
+            StoredInput::ChildEnded { step, attempt, outcome } => {
+                let outcome = Box::new(outcome.ok_or(Error::Malformed("input"))?);
+                Input::ChildEnded { step, attempt, outcome }
+            }
+            StoredInput::ParentClosed { parent } => Input::ParentClosed { parent },
             StoredInput::Unknown { .. } => return Err(Error::Newer("input")),
         })
     }
@@ -185,6 +259,9 @@ impl StoredAnswer {
             Answer::Ended(ended) => (AnswerKind::Ended, ended),
             Answer::TooLarge => (AnswerKind::TooLarge, status),
             Answer::Unknown => (AnswerKind::Unknown, status),
+            Answer::Full => (AnswerKind::Full, status),
+            Answer::Forbidden => (AnswerKind::Forbidden, status),
+            Answer::Ambiguous => (AnswerKind::Ambiguous, status),
         };
         StoredAnswer::Run { answer, ended, status, created_at }
     }
@@ -215,6 +292,9 @@ impl AnswerKind {
             AnswerKind::Ended => Answer::Ended(ended),
             AnswerKind::TooLarge => Answer::TooLarge,
             AnswerKind::Unknown => Answer::Unknown,
+            AnswerKind::Full => Answer::Full,
+            AnswerKind::Forbidden => Answer::Forbidden,
+            AnswerKind::Ambiguous => Answer::Ambiguous,
         }
     }
 }

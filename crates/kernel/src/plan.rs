@@ -8,11 +8,12 @@
 //!
 //! [`Layout`] is the stored form: immutable, with numbered fields that every later release can decode. The nodes of
 //! the root group come first: the steps of a run that exist from its start have the numbers of their nodes. [`Plan`]
-//! is a checked layout plus its reverse links. The format reserves numbers for undo and child runs.
+//! is a checked layout plus its reverse links. The format reserves a number for undo.
 
 use crate::event::{OnConflict, StepPlace};
 use crate::expr::Expr;
 use crate::planner::{Graph, Planner};
+use crate::run::WaitKind;
 use crate::status::Outcome;
 use crate::template::{Part, Template};
 use crate::time::Span;
@@ -145,7 +146,7 @@ message! {
 }
 
 choice! {
-    /// What a node does. 9 (a child run) is reserved.
+    /// What a node does.
     pub enum Body {
         1 => Http { 1 => request: Box<Http> },
         2 => Log { 1 => level: Level, 2 => message: Vec<Part> },
@@ -158,8 +159,62 @@ choice! {
         7 since 2 => Group { 1 => group: GroupBody },
         /// Done by a worker that claims its type.
         8 => Task { 1 => task: Box<TaskBody> },
+        /// Starts a run of another workflow, and ends when that run has, unless it is detached.
+        9 since 2 => Child { 1 => child: Box<ChildBody> },
         /// Ends when its iterations have.
         10 since 2 => Loop { 1 => repeat: Box<Repeat> },
+        /// Ends when the run receives a signal of this name, or after `timeout`.
+        11 since 2 => Signal { 1 => name: String, 2 => timeout: Option<Span> },
+        /// Ends when it is approved or denied, or after its timeout.
+        12 since 2 => Approval { 1 => approval: Box<ApprovalBody> },
+        /// Ends when it is resumed, or after `timeout`.
+        13 since 2 => Pause { 1 => timeout: Option<Span> },
+    }
+}
+
+message! {
+    /// What is to be approved, and by whom.
+    pub struct ApprovalBody {
+        1 => prompt: Vec<Part>,
+        /// Shown with the prompt.
+        2 => items: Option<Template>,
+        3 => timeout: Option<Span>,
+        /// The decision when the deadline passes; without one, it counts as denied.
+        4 => default: Option<Decision>,
+        /// The actors that may decide. When empty, every actor may.
+        5 => approvers: Vec<String>,
+        /// The actor that started the run may not decide.
+        6 => exclude_initiator: bool,
+    }
+}
+
+names! {
+    pub enum Decision {
+        Approved = 1 "approved",
+        Denied = 2 "denied",
+    }
+}
+
+message! {
+    /// A run of another workflow.
+    pub struct ChildBody {
+        /// The name, slug or id of the workflow.
+        1 => workflow: Vec<Part>,
+        /// The only workflows that it may be, if its name has placeholders.
+        2 => allow: Vec<String>,
+        /// The body of the child's trigger; without one, that of this run.
+        3 => input: Option<Template>,
+        /// The step succeeds as soon as the child exists.
+        4 => detached: bool,
+        5 => on_parent_close: OnParentClose,
+    }
+}
+
+names! {
+    /// What happens to a child that is open when its parent ends.
+    pub enum OnParentClose {
+        Cancel = 1 "cancel",
+        Leave = 2 "leave",
     }
 }
 
@@ -351,6 +406,25 @@ impl Node {
         }
     }
 
+    /// The gate, if the step waits for an approval.
+    pub fn approval(&self) -> Option<&ApprovalBody> {
+        match &self.body {
+            Some(Body::Approval { approval }) => Some(approval),
+            _ => None,
+        }
+    }
+
+    /// What an open wait of this step waits for; `None` for steps of other kinds.
+    pub fn wait_kind(&self) -> Option<WaitKind> {
+        match &self.body {
+            Some(Body::Webhook { .. }) => Some(WaitKind::Webhook),
+            Some(Body::Signal { .. }) => Some(WaitKind::Signal),
+            Some(Body::Approval { .. }) => Some(WaitKind::Approval),
+            Some(Body::Pause { .. }) => Some(WaitKind::Pause),
+            _ => None,
+        }
+    }
+
     /// The loop, if this is one.
     pub fn repeat(&self) -> Option<&Repeat> {
         match &self.body {
@@ -373,6 +447,10 @@ impl Body {
             Body::Group { .. } => "group",
             Body::Loop { .. } => "loop",
             Body::Task { .. } => "task",
+            Body::Child { .. } => "subworkflow",
+            Body::Signal { .. } => "wait_for_signal",
+            Body::Approval { .. } => "approval",
+            Body::Pause { .. } => "pause",
             Body::Unknown { .. } => "unknown",
         }
     }

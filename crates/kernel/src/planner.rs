@@ -104,4 +104,8 @@ pub enum Finish {
         failure: Failure,
         step: Option<u32>,
     },
+    Cancelled {
+        actor: String,
+        reason: String,
+    },
 }

@@ -27,12 +27,16 @@ pub fn delay(policy: &Retry, charged: u32, retry_after: Option<Span>, seed: u64)
     Some(Span(base.saturating_add(extra as u64)))
 }
 
-/// Hashes the identity of an attempt (with the finaliser of SplitMix64).
+/// Hashes the identity of an attempt.
 pub fn seed(run: &[u8; 16], step: u32, attempt: u32) -> u64 {
     let (a, b) = run.split_at(8);
     let word = |half: &[u8]| half.iter().fold(0u64, |n, byte| n << 8 | u64::from(*byte));
-    let mut z = word(a) ^ word(b).rotate_left(32) ^ (u64::from(step) << 32 | u64::from(attempt));
-    z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mix(word(a) ^ word(b).rotate_left(32) ^ (u64::from(step) << 32 | u64::from(attempt)))
+}
+
+/// The finaliser of SplitMix64.
+pub(crate) fn mix(z: u64) -> u64 {
+    let mut z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)

@@ -17,8 +17,9 @@
 
 use crate::event::{Because, Callback, Event, Failure, Origin, Queue, Record, Response, StepPlace};
 use crate::expr::Seen;
+use crate::id::RunId;
 use crate::payload::Payload;
-use crate::plan::{GroupBody, Node, Plan, TaskBody};
+use crate::plan::{Body, Decision, GroupBody, Node, Plan, TaskBody};
 use crate::planner::{self, Planner};
 use crate::planted_bugs::{self, Bug};
 use crate::status::{Outcome, RunStatus, StepStatus};
@@ -33,6 +34,12 @@ pub const FORMAT: u8 = 2;
 
 /// The most steps that a run may open, inner ones included (M5).
 pub const STEPS_MAX: u32 = 100_000;
+/// The most runs that a run may start (M5).
+pub const CHILDREN_MAX: u32 = 10_000;
+/// What the key of a signal counts as, among the payloads of the run.
+const SIGNAL_KEY_BYTES: u64 = 64;
+/// The most signals that wait to be read (M5).
+pub const SIGNALS_MAX: usize = 1_000;
 /// The most reports of steps that have left the state that are remembered, to recognise repeats.
 const REPORTS_MAX: usize = 1_000;
 
@@ -70,6 +77,14 @@ message! {
         18 since 2 => reports: BTreeMap<u32, Report>,
         /// The output of a completed run.
         19 since 2 => output: Option<Payload>,
+        /// Signals that no step has read, in the order of their arrival.
+        20 since 2 => signals: Vec<Signal>,
+        /// The keys of all signals that had one, to recognise repeats.
+        21 since 2 => signal_keys: Vec<SignalKey>,
+        /// How many runs it has started.
+        22 since 2 => children: u32,
+        /// Those that no step waits for and that are cancelled when this run ends.
+        23 since 2 => closing: Vec<RunId>,
     }
 }
 
@@ -78,6 +93,47 @@ message! {
     pub struct Report {
         1 => fence: u64,
         2 => digest: u64,
+    }
+}
+
+message! {
+    /// A signal that no step has read.
+    pub struct Signal {
+        /// The event with which it arrived.
+        1 => number: u64,
+        2 => name: String,
+        3 => body: Payload,
+    }
+}
+
+message! {
+    /// The key that the sender of a signal chose, and the request that had it: digests of both.
+    pub struct SignalKey {
+        1 => key: Bytes,
+        2 => fingerprint: Bytes,
+    }
+}
+
+message! {
+    /// What the approvers of a step are shown.
+    pub struct ApprovalRequest {
+        1 => prompt: String,
+        2 => items: Option<Payload>,
+        3 => decision: Option<Decision>,
+    }
+}
+
+message! {
+    /// A run that a step started.
+    pub struct ChildLink {
+        1 => run: RunId,
+        /// Its workflow, as the step names it.
+        2 => workflow: String,
+        3 => is_detached: bool,
+        /// It is cancelled when the run that started it ends.
+        4 => is_closed_with_parent: bool,
+        /// How it ended, if the step waited for that.
+        5 => status: Option<RunStatus>,
     }
 }
 
@@ -130,6 +186,11 @@ message! {
         22 since 2 => place: Option<Box<Place>>,
         /// What a loop knows of its iterations.
         23 since 2 => iterations: Option<Box<Iterations>>,
+        /// Of a wait for a signal: the event that opened it.
+        24 since 2 => opened: u64,
+        25 since 2 => approval: Option<Box<ApprovalRequest>>,
+        /// The run that its latest attempt started.
+        26 since 2 => child: Option<Box<ChildLink>>,
     }
 }
 
@@ -187,6 +248,8 @@ choice! {
         8 => Leased { 1 => fence: u64, 2 => worker: String, 3 => lease: Span, 4 => epoch: u64 },
         /// A group, a loop or an iteration: its inner steps are at work.
         9 since 2 => Open {},
+        /// The run that it started is open, or does not exist yet.
+        10 since 2 => Child {},
     }
 }
 
@@ -212,9 +275,12 @@ impl Step {
             Phase::Waiting { deadline } => Some(*deadline),
             Phase::Ready {} => after(|task| task.queue),
             Phase::Leased { .. } => after(|task| task.attempt),
-            Phase::Pending {} | Phase::Running { .. } | Phase::Open {} | Phase::Done { .. } | Phase::Unknown { .. } => {
-                None
-            }
+            Phase::Pending {}
+            | Phase::Running { .. }
+            | Phase::Open {}
+            | Phase::Child {}
+            | Phase::Done { .. }
+            | Phase::Unknown { .. } => None,
         };
         own.into_iter().chain(self.total_deadline(node)).min()
     }
@@ -237,7 +303,7 @@ impl Step {
             Phase::Running { .. } | Phase::Leased { .. } | Phase::Open {} => StepStatus::Running,
             Phase::Retrying { .. } => StepStatus::Retrying,
             Phase::Sleeping { .. } => StepStatus::Sleeping,
-            Phase::Waiting { .. } => StepStatus::Waiting,
+            Phase::Waiting { .. } | Phase::Child {} => StepStatus::Waiting,
             Phase::Done { status } => *status,
         }
     }
@@ -346,6 +412,10 @@ pub(crate) struct Index {
     pub ready: BTreeSet<u32>,
     /// Inner steps, by parent and by node; iterations by their loop and their index.
     pub children: BTreeMap<(u32, u32), u32>,
+    /// Steps that wait for a signal, by its name, in the order in which they began to wait.
+    pub signal_waits: BTreeMap<String, BTreeSet<(u64, u32)>>,
+    /// The fingerprint of each signal that had a key.
+    pub signal_keys: BTreeMap<Bytes, Bytes>,
 }
 
 impl Run {
@@ -535,6 +605,16 @@ impl Run {
         self.get(step).map(of_state).or_else(|| self.state.reports.get(&step).cloned())
     }
 
+    /// The step that has waited longest for a signal of this name.
+    pub(crate) fn first_signal_wait(&self, name: &str) -> Option<u32> {
+        self.index.signal_waits.get(name)?.first().map(|(_, step)| *step)
+    }
+
+    /// The fingerprint of the signal that had this key.
+    pub(crate) fn signal_fingerprint(&self, key: &Bytes) -> Option<&Bytes> {
+        self.index.signal_keys.get(key)
+    }
+
     /// When the run must be advanced even without an input: its earliest timer, its start time or its expiry.
     pub fn next_due(&self) -> Option<Timestamp> {
         if self.state.seq == 0 || self.is_terminal() {
@@ -641,8 +721,12 @@ impl Run {
         for (number, step) in self.steps() {
             let (kind, until) = match &step.phase {
                 Phase::Sleeping { until } => (WaitKind::Sleep, Some(*until)),
-                Phase::Waiting { deadline } => (WaitKind::Webhook, Some(*deadline)),
+                Phase::Waiting { deadline } => match self.node(plan, number).wait_kind() {
+                    Some(kind) => (kind, Some(*deadline)),
+                    None => continue,
+                },
                 Phase::Retrying { at } => (WaitKind::Retry, Some(*at)),
+                Phase::Child {} => (WaitKind::Child, None),
                 Phase::Ready {} => (WaitKind::Worker, None),
                 Phase::Pending {} if self.waits_for_upgrade(plan, number) => (WaitKind::Upgrade, None),
                 _ => continue,
@@ -820,10 +904,71 @@ impl Run {
                 self.enter_phase(plan, *step, Phase::Sleeping { until: *until }, at)?;
             }
             Event::WaitOpened { step, deadline, seen } => {
-                self.record_seen(*step, seen);
-                self.step_mut(*step).started_at = Some(at);
-                self.enter_phase(plan, *step, Phase::Waiting { deadline: *deadline }, at)?;
+                if self.node(plan, *step).wait_kind() == Some(WaitKind::Signal) {
+                    self.step_mut(*step).opened = self.state.seq;
+                }
+                self.open_wait(plan, *step, *deadline, seen, at)?;
             }
+            Event::SignalReceived { name, body, key, fingerprint, .. } => {
+                self.count_payload(body);
+                let (number, name) = (self.state.seq, name.clone());
+                self.state.signals.push(Signal { number, name, body: body.clone(), ..Default::default() });
+                if !key.is_empty() {
+                    self.state.bytes = self.state.bytes.saturating_add(SIGNAL_KEY_BYTES);
+                    self.index.signal_keys.insert(key.clone(), fingerprint.clone());
+                    let (key, fingerprint) = (key.clone(), fingerprint.clone());
+                    self.state.signal_keys.push(SignalKey { key, fingerprint, ..Default::default() });
+                }
+            }
+            Event::SignalConsumed { step, signal } => {
+                let unread = self.state.signals.iter().position(|unread| unread.number == *signal);
+                let Some(place) = unread else {
+                    return Err(LoadError::Damaged(format!("step {step} reads signal {signal}, which is not unread")));
+                };
+                let body = self.state.signals.remove(place).body;
+                self.step_mut(*step).callback = Some(Box::new(Callback { body, ..Default::default() }));
+            }
+            Event::ApprovalRequested { step, deadline, prompt, items, seen } => {
+                items.iter().for_each(|items| self.count_payload(items));
+                let request = ApprovalRequest { prompt: prompt.clone(), items: items.clone(), ..Default::default() };
+                self.step_mut(*step).approval = Some(Box::new(request));
+                self.open_wait(plan, *step, *deadline, seen, at)?;
+            }
+            Event::ChildStarted { step, attempt, child, workflow, is_detached, is_closed_with_parent, seen } => {
+                self.record_seen(*step, seen);
+                self.begin_attempt(*step, *attempt, at);
+                self.state.children += 1;
+                if *is_detached && *is_closed_with_parent {
+                    self.state.closing.push(*child);
+                }
+                self.step_mut(*step).child = Some(Box::new(ChildLink {
+                    run: *child,
+                    workflow: workflow.clone(),
+                    is_detached: *is_detached,
+                    is_closed_with_parent: *is_closed_with_parent,
+                    ..Default::default()
+                }));
+                self.enter_phase(plan, *step, Phase::Child {}, at)?;
+            }
+            Event::ChildEnded { step, status, .. } => {
+                if let Some(child) = &mut self.step_mut(*step).child {
+                    child.status = *status;
+                }
+            }
+            Event::RunCancelling { actor, reason } => {
+                self.state.cancelled_by = actor.clone();
+                self.state.cancel_reason = reason.clone();
+                self.state.status = RunStatus::Cancelling;
+                self.state.paused = None;
+                self.state.queued = None;
+                self.tell(|planner, _| planner.ended());
+            }
+            Event::ApprovalDecided { step, decision, .. } => {
+                if let Some(approval) = &mut self.step_mut(*step).approval {
+                    approval.decision = Some(*decision);
+                }
+            }
+            Event::Continued { step, .. } => self.settle(plan, *step, StepStatus::Success, at),
             Event::WaitClosed { step, callback } => self.keep_callback(*step, callback),
             Event::LateResult { step, .. } => self.step_mut(*step).late = true,
             Event::Progress { step, progress, .. } => {
@@ -844,6 +989,19 @@ impl Run {
             Event::Unknown { .. } => return Err(LoadError::Newer),
         }
         Ok(())
+    }
+
+    fn open_wait(
+        &mut self,
+        plan: &Plan,
+        step: u32,
+        deadline: Timestamp,
+        seen: &[Seen],
+        at: Timestamp,
+    ) -> Result<(), LoadError> {
+        self.record_seen(step, seen);
+        self.step_mut(step).started_at = Some(at);
+        self.enter_phase(plan, step, Phase::Waiting { deadline }, at)
     }
 
     fn begin_attempt(&mut self, step: u32, attempt: u32, at: Timestamp) {
@@ -1035,6 +1193,8 @@ impl Run {
         }
         let due = state.due(node);
         let (is_active, is_ready) = (state.phase.is_active(), matches!(state.phase, Phase::Ready {}));
+        let signal_wait = signal_wait(node, state, step);
+        let ended_wait = matches!(old, Phase::Waiting { .. }).then_some((state.opened, step));
         let has_settled = matches!(state.phase, Phase::Done { .. }) && !matches!(old, Phase::Done { .. });
         let index = &mut self.index;
         if due != due_before {
@@ -1046,6 +1206,17 @@ impl Run {
             true => index.ready.insert(step),
             false => index.ready.remove(&step),
         };
+        if let (Some(Body::Signal { name, .. }), Some(wait)) = (&node.body, ended_wait)
+            && let Some(waits) = index.signal_waits.get_mut(name)
+        {
+            waits.remove(&wait);
+            if waits.is_empty() {
+                index.signal_waits.remove(name);
+            }
+        }
+        if let Some((name, wait)) = signal_wait {
+            index.signal_waits.entry(name.to_owned()).or_default().insert(wait);
+        }
         if has_settled {
             self.tell(|planner, run| planner.settled(plan, run, step));
         } else if matches!(old, Phase::Pending {}) {
@@ -1055,7 +1226,8 @@ impl Run {
 
     /// Builds the index and the planner's view from scratch.
     fn reindex(&mut self, plan: &Plan) {
-        let mut index = Index::default();
+        let signal_keys = self.state.signal_keys.iter().map(|key| (key.key.clone(), key.fingerprint.clone()));
+        let mut index = Index { signal_keys: signal_keys.collect(), ..Index::default() };
         for (number, step) in self.steps() {
             index.active += u32::from(step.phase.is_active());
             if matches!(step.phase, Phase::Ready {}) {
@@ -1064,6 +1236,9 @@ impl Run {
             if let Some(due) = step.due(self.node(plan, number)) {
                 index.timers.insert((due, number));
             }
+            if let Some((name, wait)) = signal_wait(self.node(plan, number), step, number) {
+                index.signal_waits.entry(name.to_owned()).or_default().insert(wait);
+            }
             if let Some(place) = &step.place {
                 let key = if self.iteration(number).is_some() { place.index } else { place.node };
                 index.children.insert((place.parent, key), number);
@@ -1071,7 +1246,10 @@ impl Run {
         }
         self.index = index;
         let mut planner = plan.planner();
-        planner.rebuild(plan, self);
+        match self.state.status {
+            RunStatus::Cancelling => planner.ended(),
+            _ => planner.rebuild(plan, self),
+        }
         self.planner = Some(planner);
     }
 
@@ -1085,5 +1263,13 @@ impl Run {
         let mut own = self.clone();
         own.tell(|planner, run| planner.tidy(plan, run));
         fresh.index == own.index && format!("{:?}", fresh.planner) == format!("{:?}", own.planner)
+    }
+}
+
+/// The name of the signal that a step waits for, and its place in the order of those that wait for the same.
+fn signal_wait<'p>(node: &'p Node, step: &Step, number: u32) -> Option<(&'p str, (u64, u32))> {
+    match (&node.body, &step.phase) {
+        (Some(Body::Signal { name, .. }), Phase::Waiting { .. }) => Some((name, (step.opened, number))),
+        _ => None,
     }
 }

@@ -30,7 +30,7 @@ impl RunStatus {
 
     /// Whether a run with this status may be evicted from memory: an input or a timer row will wake it.
     pub fn is_evicted(self) -> bool {
-        matches!(self, RunStatus::Waiting | RunStatus::Pending)
+        matches!(self, RunStatus::Waiting | RunStatus::Pending | RunStatus::Cancelling)
     }
 }
 

@@ -8,24 +8,30 @@
 //! Attempts, leases, timers, waits and payloads are handled here. Why a step exists and what its end leads to is the
 //! planner's business: another form of workflow brings its own planner, and nothing here changes.
 
+mod children;
 mod concurrency_and_notifications;
 mod results;
 mod start;
 mod tasks;
 mod view;
+mod waits;
 
 #[cfg(test)]
 mod tests;
 
 pub use crate::planner::{FailedSteps, failed_steps, unhandled_in_group, unhandled_steps};
+pub use children::{CALL_DEPTH_MAX, OutgoingRow};
 pub use concurrency_and_notifications::{concurrency_group, notifications};
 pub use results::{TaskResult, is_expected};
 pub(crate) use start::over_size_failure;
 pub use start::{HeldBack, NextRequest, Request, Stop, Work};
 pub use view::{ParsedBodies, View, errors};
+pub(crate) use waits::is_denial;
+pub use waits::{APPROVAL_DENIED, APPROVAL_TIMEOUT, ApprovalDecision, IncomingSignal};
 
-use crate::event::{Because, Callback, Event, Failure, LogLine, Origin, Queue, Record, StepPlace};
+use crate::event::{Because, Event, LogLine, Origin, Queue, Record, StepPlace};
 use crate::id::RunId;
+use crate::inbox::ChildOutcome;
 use crate::payload::{INLINE_MAX, Payload, Payloads};
 use crate::plan::Plan;
 use crate::planted_bugs::{self, Bug};
@@ -33,7 +39,7 @@ use crate::run::{Phase, ReadyTask, Run};
 use crate::status::RunStatus;
 use crate::time::{Span, Timestamp};
 use bytes::Bytes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// All payloads of a run together may not exceed this.
 pub const STATE_MAX: u64 = 16 * 1024 * 1024;
@@ -99,6 +105,32 @@ pub enum Input {
         body: Payload,
         digest: Bytes,
     },
+    Signal(Box<IncomingSignal>),
+    /// Approves or denies a step; without a step, the only one that waits for an approval.
+    Decide {
+        step: Option<u32>,
+        verdict: ApprovalDecision,
+    },
+    /// Resumes a `pause` step; without a step, the only one that waits.
+    Continue {
+        step: Option<u32>,
+        actor: String,
+    },
+    /// From a child that was started for this attempt: it exists.
+    ChildBegan {
+        step: u32,
+        attempt: u32,
+    },
+    /// From a child that was started for this attempt: it has ended, or cannot be started.
+    ChildEnded {
+        step: u32,
+        attempt: u32,
+        outcome: Box<ChildOutcome>,
+    },
+    /// From the parent: it has ended, or no longer needs the result of this run.
+    ParentClosed {
+        parent: RunId,
+    },
     Cancel {
         actor: String,
         reason: String,
@@ -156,6 +188,12 @@ pub enum Answer {
     Ended(RunStatus),
     /// The payload would exceed the run's total size.
     TooLarge,
+    /// Too many signals wait to be read.
+    Full,
+    /// The actor may not decide about the step.
+    Forbidden,
+    /// Several steps wait for such an input: it must name one.
+    Ambiguous,
     /// The run or the step does not exist, or nothing waits for this input.
     Unknown,
 }
@@ -227,6 +265,8 @@ pub struct Advance {
     pub payloads: Vec<(u32, Bytes)>,
     /// Stored payloads that a decision needs: fetch them and advance again.
     pub missing: Vec<u32>,
+    /// Rows for the inboxes of other runs, to store beside the record.
+    pub outgoing: Vec<OutgoingRow>,
 }
 
 /// Applies `inputs` and decides what follows. `run` is changed in place and is then ahead of the journal: when
@@ -303,7 +343,11 @@ impl AdvanceState<'_> {
                 self.out.effects.push(Effect::LeaseEnded { step, fence });
             }
         }
+        let is_end = event.is_end();
         self.events.push(event);
+        if is_end {
+            self.tell_others_of_end();
+        }
     }
 
     /// Notes where the inner steps are that the event names.
@@ -337,6 +381,11 @@ impl AdvanceState<'_> {
         self.run.state.seq > 0 && !self.run.is_terminal()
     }
 
+    /// Whether nothing but the end of its children can change the run.
+    fn is_closed(&self) -> bool {
+        self.run.is_terminal() || self.run.status() == RunStatus::Cancelling
+    }
+
     fn input(&mut self, input: Input) -> Answer {
         match input {
             Input::Start(origin, admission) => self.create(origin, admission),
@@ -349,10 +398,14 @@ impl AdvanceState<'_> {
             Input::Log { step, fence, lines } => self.log(step, fence, lines),
             Input::Lost { step, fence } => self.lost(step, fence),
             Input::Callback { step, body, digest } => self.callback(step, body, digest),
+            Input::Signal(signal) => self.signal(*signal),
+            Input::Decide { step, verdict } => self.decide_approval(step, verdict),
+            Input::Continue { step, actor } => self.continue_step(step, actor),
             Input::Cancel { actor, reason } => self.cancel(actor, reason),
-            Input::Admit | Input::Pause { .. } | Input::Resume { .. } | Input::RetryNow { .. }
-                if self.run.is_terminal() =>
-            {
+            Input::ChildBegan { step, attempt } => self.child_began(step, attempt),
+            Input::ChildEnded { step, attempt, outcome } => self.child_ended(step, attempt, *outcome),
+            Input::ParentClosed { parent } => self.parent_closed(parent),
+            Input::Admit | Input::Pause { .. } | Input::Resume { .. } | Input::RetryNow { .. } if self.is_closed() => {
                 Answer::Ended(self.run.status())
             }
             Input::Admit => match self.run.state.queued {
@@ -385,6 +438,7 @@ impl AdvanceState<'_> {
         origin.expires_at = begins.after(self.plan.layout().max_duration);
         origin.body = self.store_if_large(origin.body);
         self.emit(Event::Created { origin });
+        self.tell_parent_of_start();
         match admission {
             Admission::Open if begins > self.context.now => self.emit(Event::Queued { reason: Queue::Later }),
             Admission::Open => {}
@@ -444,8 +498,15 @@ impl AdvanceState<'_> {
                 break;
             }
             if expiry <= at {
+                let is_cancelling = self.run.status() == RunStatus::Cancelling;
                 self.cancel_open_steps();
-                self.emit(Event::RunTimeout {});
+                self.emit(match is_cancelling {
+                    false => Event::RunTimeout {},
+                    true => Event::RunCancelled {
+                        actor: self.run.state.cancelled_by.clone(),
+                        reason: self.run.state.cancel_reason.clone(),
+                    },
+                });
                 fired = true;
                 break;
             }
@@ -472,44 +533,12 @@ impl AdvanceState<'_> {
             Phase::Ready {} => self.end_timed_out(step, "queue_timeout", "no worker claimed it in time"),
             Phase::Leased { fence, .. } => self.attempt_timed_out(step, fence),
             Phase::Sleeping { .. } => self.emit(Event::Woken { step }),
-            Phase::Waiting { .. } => {
-                let failure = Failure::new("wait_timeout", "no callback arrived before the deadline");
-                let attempt = self.run.step(step).attempt;
-                self.emit(Event::TimedOut { step, attempt, failure, took: Default::default() });
-            }
+            Phase::Waiting { .. } => self.end_wait(step),
             Phase::Retrying { .. } => return self.start_attempt(step, Vec::new()),
             // Only these phases have timers; a timer of another one would be a bug in `Step::due`.
             _ => debug_assert!(false, "a timer of a step that has none"),
         }
         true
-    }
-
-    fn callback(&mut self, step: u32, body: Payload, digest: Bytes) -> Answer {
-        let Some(state) = self.run.get(step) else { return self.answer_without_step(step, Answer::Gone) };
-        if let Some(earlier) = &state.callback {
-            return match earlier.digest == digest {
-                true => Answer::Repeated,
-                false if self.run.is_terminal() => Answer::Gone,
-                false => Answer::Conflict,
-            };
-        }
-        let early = match state.phase {
-            Phase::Waiting { .. } => false,
-            Phase::Pending {} => true,
-            _ => return Answer::Gone,
-        };
-        if self.is_over_size(&body) {
-            return Answer::TooLarge;
-        }
-        if early && planted_bugs::is(Bug::EarlyCallbackDropped) {
-            return Answer::Applied;
-        }
-        let callback = Callback { body: self.store_if_large(body), digest, ..Default::default() };
-        match early {
-            true => self.emit(Event::WaitClosed { step, callback }),
-            false => self.emit(Event::Received { step, callback: Some(callback) }),
-        }
-        Answer::Applied
     }
 
     fn cancel(&mut self, actor: String, reason: String) -> Answer {
@@ -519,14 +548,31 @@ impl AdvanceState<'_> {
             self.decide_all();
         }
         match self.run.status() {
-            RunStatus::Cancelled => Answer::Repeated,
+            RunStatus::Cancelled | RunStatus::Cancelling => Answer::Repeated,
             status if status.is_terminal() && !planted_bugs::is(Bug::TerminalOverwritten) => Answer::Ended(status),
             _ => {
-                self.cancel_open_steps();
-                self.emit(Event::RunCancelled { actor, reason });
+                self.begin_cancelling(actor, reason);
                 Answer::Applied
             }
         }
+    }
+
+    /// Ends the run, at once or when the children that end with it have.
+    fn begin_cancelling(&mut self, actor: String, reason: String) {
+        let children = self.open_children();
+        if children.is_empty() {
+            self.cancel_open_steps();
+            return self.emit(Event::RunCancelled { actor, reason });
+        }
+        self.emit(Event::RunCancelling { actor, reason });
+        // These wait for their children, and with them the groups around them.
+        let mut kept = BTreeSet::new();
+        for step in children {
+            self.open_child(step).into_iter().for_each(|child| self.close_child(child));
+            kept.extend(std::iter::successors(Some(step), |step| self.run.parent(*step)));
+        }
+        let steps: Vec<u32> = self.run.steps().rev().map(|(step, _)| step).filter(|s| !kept.contains(s)).collect();
+        self.cancel_begun(steps);
     }
 
     /// Cancels every step that has begun and aborts its attempt. Steps that never began end with the run, without
@@ -588,7 +634,7 @@ impl AdvanceState<'_> {
     fn update_run_status(&mut self) {
         let is_waiting = self.run.is_idle() && self.out.missing.is_empty();
         match self.run.status() {
-            RunStatus::Pending => {}
+            RunStatus::Pending | RunStatus::Cancelling => {}
             RunStatus::Running if is_waiting => self.emit(Event::RunWaiting {}),
             RunStatus::Waiting if !is_waiting => self.emit(Event::RunResumed {}),
             _ => {}

@@ -142,6 +142,7 @@ impl AdvanceState<'_> {
                 Event::RunFinished { output }
             }
             Finish::Failed { failure, step } => Event::RunFailed { failure, step },
+            Finish::Cancelled { actor, reason } => Event::RunCancelled { actor, reason },
         };
         self.emit(end);
     }
@@ -166,6 +167,7 @@ impl AdvanceState<'_> {
                 | Phase::Sleeping { .. }
                 | Phase::Waiting { .. }
                 | Phase::Open {} => {}
+                Phase::Child {} => self.open_child(step).into_iter().for_each(|child| self.close_child(child)),
             }
             self.emit(Event::Cancelled { step });
         }
@@ -232,10 +234,13 @@ impl AdvanceState<'_> {
                 if self.run.step(step).callback.is_some() {
                     self.emit(Event::Received { step, callback: None });
                 } else {
-                    let deadline = timeout.map_or(self.run.state.origin.expires_at, |t| now.after(t));
-                    self.emit(Event::WaitOpened { step, deadline, seen });
+                    self.open_wait(step, *timeout, seen);
                 }
             }
+            Some(Body::Signal { name, timeout }) => self.start_signal_wait(step, name, *timeout, seen),
+            Some(Body::Approval { approval }) => return self.request_approval(step, approval, seen),
+            Some(Body::Pause { timeout }) => self.open_wait(step, *timeout, seen),
+            Some(Body::Child { child }) => return self.start_child(step, child, seen),
             Some(Body::Group { group }) => return self.start_group(step, group, seen),
             Some(Body::Loop { repeat }) => return self.start_loop(step, repeat, seen),
             Some(Body::Unknown { .. }) | None => debug_assert!(false, "never decided, see `Plan::is_known`"),
@@ -310,8 +315,10 @@ impl AdvanceState<'_> {
     /// Starts the next attempt, or schedules it for the next process while this one drains. False when a payload
     /// is missing.
     pub(super) fn start_attempt(&mut self, step: u32, seen: Vec<Seen>) -> bool {
-        if let Some(task) = self.run.node(self.plan, step).task() {
-            return self.lease_or_enqueue(step, task, seen);
+        match &self.run.node(self.plan, step).body {
+            Some(Body::Task { task }) => return self.lease_or_enqueue(step, task, seen),
+            Some(Body::Child { child }) => return self.start_child(step, child, seen),
+            _ => {}
         }
         if !self.context.is_draining {
             return self.execute(step, seen);

@@ -2,14 +2,17 @@
 //! invariants: the run equals the fold of its records, its index matches its state, advancing again changes nothing,
 //! and the enqueued tasks are exactly the claimable ones.
 
+mod children;
 mod holding;
 mod host_backoff;
 mod nesting;
 mod payloads;
 mod planners;
 mod tasks;
+mod waits;
 
 use super::*;
+use crate::event::Failure;
 use crate::plan::*;
 use crate::scope::walk;
 use crate::status::StepStatus;
@@ -140,6 +143,18 @@ fn body_of(kind: &str, resolve: &mut path::Resolve<'_>) -> Body {
                 ..Default::default()
             }),
         },
+        ("signal", name) => Body::Signal { name: name.into(), timeout: Some(Span::from_secs(60)) },
+        ("approval", prompt) => Body::Approval {
+            approval: Box::new(ApprovalBody {
+                prompt: parts(prompt),
+                timeout: Some(Span::from_secs(60)),
+                ..Default::default()
+            }),
+        },
+        ("pause", _) => Body::Pause { timeout: Some(Span::from_secs(60)) },
+        ("child", workflow) => {
+            Body::Child { child: Box::new(ChildBody { workflow: parts(workflow), ..Default::default() }) }
+        }
         ("group", _) => Body::Group { group: GroupBody::default() },
         ("each", items) => Body::Loop {
             repeat: Box::new(Repeat {
@@ -191,6 +206,8 @@ struct Story {
     /// The fence of each leased step, according to the effects.
     leases: BTreeMap<u32, u64>,
     assignments: Vec<Granted>,
+    /// Rows for the inboxes of other runs.
+    outgoing: Vec<OutgoingRow>,
 }
 
 /// An effect that leased a step to a worker.
@@ -261,9 +278,15 @@ impl Story {
             enqueued: BTreeSet::new(),
             leases: BTreeMap::new(),
             assignments: Vec::new(),
+            outgoing: Vec::new(),
         };
         assert_eq!(story.give(Input::Start(Box::new(origin), admission)), Answer::Applied);
         story
+    }
+
+    fn body(&self, key: &str) -> Value {
+        let step = self.run.find(&self.plan, key).expect(key);
+        self.run.step(step).body().map_or(Value::Null, |body| body.value(&self.payloads).unwrap())
     }
 
     fn give(&mut self, input: Input) -> Answer {
@@ -316,6 +339,7 @@ impl Story {
         assert_eq!(again.record, None, "i10: advancing again changes nothing");
         assert!(again.effects.is_empty(), "and has no effects");
         self.missing = advanced.missing;
+        self.outgoing.extend(advanced.outgoing);
         for effect in advanced.effects {
             match effect {
                 Effect::Execute { step, key, attempt, fence, work } => {

@@ -131,6 +131,11 @@ impl Scope for TriggerScope<'_> {
 }
 
 impl<'a> View<'a> {
+    /// The whole body of the trigger.
+    pub fn trigger_body(&self) -> Result<Value, Unresolved> {
+        Ok((*self.parsed(Body::Trigger, &self.run.state.origin.body)?).clone())
+    }
+
     /// What a step can read: the steps beside it, and those of the groups around it.
     pub fn of(self, step: u32) -> View<'a> {
         View { group: self.run.parent(step), ..self }

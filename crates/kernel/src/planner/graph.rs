@@ -6,7 +6,7 @@
 
 use super::outcome::{self, unhandled_in};
 use super::{Finish, Move, Next, Planner, Settlement, Target};
-use crate::advance::{STATE_MAX, Stop, View};
+use crate::advance::{STATE_MAX, Stop, View, is_denial};
 use crate::event::{Because, Failure};
 use crate::expr::{self, Seen};
 use crate::payload::Payload;
@@ -108,6 +108,9 @@ impl Planner for Graph {
     }
 
     fn opened(&mut self, plan: &Plan, run: &Run, step: u32) {
+        if self.has_ended {
+            return;
+        }
         if let Some(parent) = run.parent(step) {
             self.open.entry(parent).or_default().unsettled += 1;
         }
@@ -121,11 +124,17 @@ impl Planner for Graph {
     }
 
     fn begun(&mut self, plan: &Plan, run: &Run, step: u32) {
+        if self.has_ended {
+            return;
+        }
         self.frontier.remove(&step);
         self.note_working(plan, run, step);
     }
 
     fn started(&mut self, plan: &Plan, run: &Run, step: u32) {
+        if self.has_ended {
+            return;
+        }
         self.open.entry(step).or_default();
         if run.node(plan, step).repeat().is_some() {
             self.changed.insert(step);
@@ -133,6 +142,9 @@ impl Planner for Graph {
     }
 
     fn settled(&mut self, plan: &Plan, run: &Run, step: u32) {
+        if self.has_ended {
+            return;
+        }
         self.frontier.remove(&step);
         self.stalled.remove(&step);
         self.open.remove(&step);
@@ -454,6 +466,11 @@ impl Graph {
             return Next::Nothing;
         }
         let finish = match outcome::verdict(view.plan, view.run) {
+            // M22: a denial that nothing handled cancels the run.
+            Some((step, _)) if is_denial(view.run, step) => {
+                let reason = view.run.step(step).failure.as_ref().map(|failure| failure.code.clone());
+                Finish::Cancelled { actor: "onward".to_owned(), reason: reason.unwrap_or_default() }
+            }
             Some((step, failure)) => Finish::Failed { failure, step: Some(step) },
             None => match output(view) {
                 Ok(output) => Finish::Completed { output },

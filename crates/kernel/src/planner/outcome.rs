@@ -5,6 +5,7 @@
 //! after errors. By default a run fails when any failure is unhandled. The plan can choose that it fails only when an
 //! unhandled failure blocked a dependent, or when a step failed and none succeeded.
 
+use crate::advance::is_denial;
 use crate::event::{Because, Failure};
 use crate::plan::{Join, Node, OnError, Plan, Verdict};
 use crate::run::{Run, Step};
@@ -15,18 +16,26 @@ use std::collections::BTreeSet;
 pub(super) fn verdict(plan: &Plan, run: &Run) -> Option<(u32, Failure)> {
     let unhandled = unhandled_among(plan, run, None, Pending::HandlesNothing);
     let culprit = match plan.verdict() {
-        Verdict::Unhandled | Verdict::DirectUnhandled => unhandled.first().copied(),
+        Verdict::Unhandled | Verdict::DirectUnhandled => worst(run, unhandled),
         Verdict::Blocked | Verdict::DirectBlocked => {
             let is_ok = |s: &Step| s.outcome() == Some(Outcome::Ok);
             match run.state.steps.iter().any(is_ok) {
-                true => unhandled.into_iter().find(|f| blocks(plan, run, *f)),
-                false => failed_among(run, None, plan).into_iter().find(|f| !plan.node_at(*f).allow_failure),
+                true => worst(run, unhandled.into_iter().filter(|f| blocks(plan, run, *f)).collect()),
+                false => {
+                    let failed = failed_among(run, None, plan).into_iter();
+                    worst(run, failed.filter(|f| !plan.node_at(*f).allow_failure).collect())
+                }
             }
         }
     }?;
     let cause = run.step(culprit).failure.as_ref().map_or("", |f| f.message.as_str());
     let message = format!("`{}` {}: {cause}", plan.node_at(culprit).key, run.step(culprit).status());
     Some((culprit, Failure::new("step_failed", message)))
+}
+
+/// The first of these failures; a denied approval only if there is no other one.
+fn worst(run: &Run, failures: Vec<u32>) -> Option<u32> {
+    failures.iter().copied().find(|step| !is_denial(run, *step)).or(failures.first().copied())
 }
 
 fn has_failed(step: &Step) -> bool {

@@ -23,11 +23,6 @@ fn concurrency(layout: &mut Layout, key: &str, most: u32) {
 }
 
 impl Story {
-    fn body(&self, key: &str) -> Value {
-        let step = self.run.find(&self.plan, key).expect(key);
-        self.run.step(step).body().map_or(Value::Null, |body| body.value(&self.payloads).unwrap())
-    }
-
     /// The keys of the steps that executors work on.
     fn at_work(&self) -> Vec<String> {
         self.run.running().into_iter().map(|(step, ..)| self.run.key(&self.plan, step).into_owned()).collect()
