@@ -10,6 +10,7 @@ use crate::execute::{Executors, HttpOptions, HttpQueue};
 use crate::mailbox::{Command, Dispatch, HoldRequest, Mailbox, WaitUrl};
 use crate::metrics::Metrics;
 use crate::secret::Secret;
+use crate::services::children::{ChildQueue, Children};
 use crate::services::clock_skew::{self, SkewLevel};
 use crate::services::cluster::{Caches, Cluster};
 use crate::services::core::{Callbacks, Core, Health};
@@ -96,6 +97,7 @@ impl Engine {
         let (schedule_changed, retention_wake) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let http_queue = Arc::new(HttpQueue::new(&options.http));
         let (outbox_queue, released) = OutboxQueue::new();
+        let (child_queue, child_requests) = ChildQueue::new();
         let (deferrals, deferred_inputs) = DeferredInputs::new(core.clone(), cluster.clone());
         let workflows =
             Arc::new(Workflows::new(core.clone(), cluster.clone(), workflow_cache, schedule_changed.clone()));
@@ -113,7 +115,13 @@ impl Engine {
             tasks: Arc::new(Tasks::new(core.clone(), cluster.clone(), runs.clone(), types)),
             webhooks: Arc::new(Webhooks::new(core.clone(), runs.clone(), workflows.clone(), triggers.clone())),
             subscriptions: Arc::new(Subscriptions::new(core.clone(), workflows.clone(), subscribers.clone())),
-            virtual_clock: Arc::new(VirtualClock::new(cluster.clone(), scheduler.clone(), outbox_queue.clone(), moved)),
+            virtual_clock: Arc::new(VirtualClock::new(
+                cluster.clone(),
+                scheduler.clone(),
+                outbox_queue.clone(),
+                child_queue.clone(),
+                moved,
+            )),
             runs: runs.clone(),
             workflows: workflows.clone(),
             triggers,
@@ -136,11 +144,14 @@ impl Engine {
             subscribers,
             outbox: outbox_queue.clone(),
             deferrals,
+            children: child_queue.clone(),
             http_queue,
         };
         engine_loop::spawn(services, mailbox, executors);
         tokio::spawn(cluster.clone().run());
         tokio::spawn(deferred_inputs.run());
+        let children = Children::new(core.clone(), cluster.clone(), runs.clone(), workflows.clone(), child_queue);
+        tokio::spawn(children.run(child_requests));
         cluster.listen();
         if let Some(span) = options.retention {
             let retention = Retention::new(core.clone(), cluster, runs.clone(), retention_wake);

@@ -6,9 +6,11 @@
 
 use crate::concurrency_groups::QueueStatus;
 use crate::execute::HttpQueuePosition;
+use crate::secret;
 use crate::services::run_queries::Reading;
 use crate::task_queue::{BlockedReason, ClaimStatus};
 use kernel::event::{Because, Failure, Queue};
+use kernel::plan::Body;
 use kernel::run::{Phase, Step};
 use kernel::{Plan, Reason, RunStatus, StepStatus, Timestamp};
 use serde_json::{Map, Value, json};
@@ -86,7 +88,8 @@ impl Case<'_> {
         let state = &self.reading.run.state;
         match state.status {
             RunStatus::Pending => self.queued(state.queued.unwrap_or(Queue::Limit)),
-            RunStatus::Running | RunStatus::Waiting | RunStatus::Compensating | RunStatus::Cancelling => self.open(),
+            RunStatus::Running | RunStatus::Waiting | RunStatus::Compensating => self.open(),
+            RunStatus::Cancelling => self.cancelling(),
             RunStatus::Completed => self.completed(),
             RunStatus::Failed => self.failed(),
             RunStatus::Cancelled => self.cancelled(),
@@ -188,7 +191,11 @@ impl Case<'_> {
             _ => None,
         });
         let subject = first.map(|(i, _)| i);
-        let subject = subject.or_else(|| waits.map(|(i, _)| i).next()).or_else(|| timed.min().map(|(_, i)| i));
+        let children = || steps().find(|(_, step)| matches!(step.phase, Phase::Child {}));
+        let subject = subject
+            .or_else(|| waits.map(|(i, _)| i).next())
+            .or_else(|| children().map(|(i, _)| i))
+            .or_else(|| timed.min().map(|(_, i)| i));
         let Some(step) = subject else {
             let waiting = run.waiting_for(self.plan);
             if let Some(step) = waiting.iter().find_map(|w| w.step) {
@@ -395,14 +402,22 @@ impl Case<'_> {
                 (Reason::SleepingUntil, format!("`{key}` sleeps until {until}"))
             }
             Phase::Waiting { deadline } => {
-                let url = self.around.wait_url.map(|url| url(&key));
-                add(json!({ "url": url, "deadline": deadline.to_string() }));
-                if let Some(path) = url {
-                    let body = Some(json!({}));
-                    actions.insert(0, Action { action: "call_webhook", method: "POST", path, body });
-                }
-                (Reason::WaitingForWebhook, format!("`{key}` waits for a call to its URL until {deadline}"))
+                let (reason, summary, own) = self.waiting(index, *deadline, &mut add);
+                actions.splice(0..0, own);
+                (reason, summary)
             }
+            Phase::Child {} => match step.child.as_deref() {
+                Some(child) => {
+                    let (id, workflow) = (child.run.to_string(), &child.workflow);
+                    add(json!({ "run_id": id, "workflow": workflow, "detached": child.is_detached }));
+                    let what = if child.is_detached { "start" } else { "end" };
+                    let path = format!("/api/v1/runs/{id}/explain");
+                    actions.insert(0, Action { action: "explain_child", method: "GET", path, body: None });
+                    causes.push(link("run", &id, Reason::WaitingForChild, format!("a run of `{workflow}`")));
+                    (Reason::WaitingForChild, format!("`{key}` waits for the {what} of {id}, a run of `{workflow}`"))
+                }
+                None => (Reason::WaitingForChild, format!("`{key}` waits for a run that it started")),
+            },
             Phase::Open {} => {
                 let (summary, at_work) = self.inside(index);
                 add(json!({ "at_work": at_work }));
@@ -419,6 +434,62 @@ impl Case<'_> {
             details: Value::Object(details),
             next_actions: actions,
         }
+    }
+
+    /// A step that waits for something from outside: the reason, a sentence, and what ends the wait.
+    fn waiting(&self, index: u32, deadline: Timestamp, add: &mut dyn FnMut(Value)) -> (Reason, String, Vec<Action>) {
+        let (run, key) = (&self.reading.run, self.key(index));
+        let node = run.node(self.plan, index);
+        let at = deadline.to_string();
+        add(json!({ "deadline": at }));
+        let for_step = || Some(json!({ "step": key }));
+        match &node.body {
+            Some(Body::Signal { name, .. }) => {
+                add(json!({ "name": name }));
+                let action = self.action("send_signal", &format!("signals/{name}"), Some(json!({})));
+                (Reason::WaitingForSignal, format!("`{key}` waits for the signal `{name}` until {at}"), vec![action])
+            }
+            Some(Body::Approval { approval }) => {
+                let prompt = run.step(index).approval.as_deref().map_or("", |request| request.prompt.as_str());
+                let token = secret::approval_token(self.reading.row.id, &key);
+                add(json!({ "prompt": prompt, "token": token, "targets": [key] }));
+                if !approval.approvers.is_empty() {
+                    add(json!({ "approvers": approval.approvers }));
+                }
+                let actions =
+                    vec![self.action("approve", "approve", for_step()), self.action("reject", "reject", for_step())];
+                (Reason::PausedForApproval, format!("`{key}` waits for an approval until {at}: {prompt}"), actions)
+            }
+            Some(Body::Pause { .. }) => {
+                add(json!({ "target": "step" }));
+                let action = self.action("resume", "resume", for_step());
+                (Reason::PausedForManualAction, format!("`{key}` waits to be resumed until {at}"), vec![action])
+            }
+            _ => {
+                let url = self.around.wait_url.map(|url| url(&key));
+                add(json!({ "url": url }));
+                let call = |path| Action { action: "call_webhook", method: "POST", path, body: Some(json!({})) };
+                let actions = url.map(call).into_iter().collect();
+                (Reason::WaitingForWebhook, format!("`{key}` waits for a call to its URL until {at}"), actions)
+            }
+        }
+    }
+
+    /// A run that was cancelled, while runs that it started are still open.
+    fn cancelling(&self) -> Explanation {
+        let run = &self.reading.run;
+        let open = run.steps().filter(|(_, step)| matches!(step.phase, Phase::Child {}));
+        let children: Vec<String> =
+            open.filter_map(|(_, step)| Some(step.child.as_deref()?.run.to_string())).take(INSIDE_MAX).collect();
+        let summary = match children.as_slice() {
+            [only] => format!("the run was cancelled, and ends when {only} has"),
+            _ => format!("the run was cancelled, and ends when {} runs that it started have", children.len()),
+        };
+        let details = json!({ "by": run.state.cancelled_by, "reason": run.state.cancel_reason, "children": children });
+        let mut explanation = self.run_explanation(Reason::Cancelling, summary, details);
+        let cause = |child: &String| link("run", child, Reason::Cancelling, "it is told to end".into());
+        explanation.chain.extend(children.iter().map(cause));
+        explanation
     }
 
     /// A task that no worker has claimed: the reason, a sentence, and the cause.

@@ -26,24 +26,24 @@ mod turn;
 
 use crate::concurrency_groups::ConcurrencyGroups;
 use crate::nodes::Nodes;
+use crate::secret;
 use crate::task_queue::{Sizes, TaskQueue};
 use atomic_groups::AtomicGroup;
 pub use commands::{Command, LoadFailure, QueueQuery, Reply, Resumed, StartRun};
 use inbox_rows::InboxRows;
-pub use inbox_rows::{DeferredInput, InboxInput};
+pub use inbox_rows::{DeferredInput, InboxInput, InboxSource};
 use kernel::advance::{HeldBack, NextRequest, OfferedTask, Work};
 use kernel::event::Queue;
 use kernel::inbox::{StoredAnswer, StoredInput};
 use kernel::plan::Form;
 use kernel::planted_bugs::{self, Bug};
-use kernel::{
-    Admission, Context, Effect, InboxId, Input, OrgId, Payloads, Run, RunId, RunStatus, Span, Timestamp, advance,
-};
+use kernel::{Admission, Context, Effect, Input, OrgId, Payloads, Run, RunId, RunStatus, Span, Timestamp, advance};
 use live_run::LiveRun;
+pub(crate) use live_run::open_waits;
 pub use snapshots::StoredBytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use store::{IdMap, IdSet, RunRow, RunWrite, WriteVerdict};
+use store::{IdMap, IdSet, RunRow, RunWrite, Wait, WriteVerdict};
 use task_work::ClaimOffers;
 use turn::PendingRun;
 pub use turn::{Released, Turn};
@@ -71,8 +71,8 @@ pub struct Dispatch {
 struct QueuedInput<T> {
     input: Input,
     reply_to: Option<T>,
-    /// The row of the inbox that it was read from.
-    inbox_id: Option<InboxId>,
+    /// The rows of the inbox that it came from.
+    source: Option<Box<InboxSource>>,
     conflicts: u32,
     /// The run was read from the store after the input arrived.
     is_checked: bool,
@@ -371,7 +371,13 @@ impl<T> Mailbox<T> {
     }
 
     fn start(&mut self, start: StartRun, reply_to: T, atomic_group: Option<AtomicGroup>) {
-        let StartRun { org, run, version, origin, concurrency_group, run_insert } = start;
+        let StartRun { org, run, version, origin, concurrency_group, run_insert, source } = start;
+        if self.runs.get(&run).is_some_and(|entry| entry.live.is_some()) {
+            // A child was started already: its id is always the same.
+            let input = Input::Start(Box::new(origin), Admission::Open);
+            let item = QueuedInput { reply_to: Some(reply_to), source, ..QueuedInput::internal(input) };
+            return self.push(org, run, item);
+        }
         // Only the node that owns a concurrency group admits its runs. It will find this run in the queue.
         let is_kept_elsewhere =
             concurrency_group.as_ref().is_some_and(|concurrency_group| !self.nodes.keeps(&concurrency_group.id));
@@ -412,6 +418,7 @@ impl<T> Mailbox<T> {
             run: Run::default(),
             seq: 0,
             created: Some(Box::new(run_insert)),
+            open_waits: BTreeMap::new(),
             atomic_group,
             row,
             stored_bytes: StoredBytes::default(),
@@ -424,11 +431,13 @@ impl<T> Mailbox<T> {
             is_shared_copy: false,
         };
         let input = Input::Start(Box::new(origin), admission);
-        let item = QueuedInput { reply_to: Some(reply_to), is_checked: true, ..QueuedInput::internal(input) };
+        let item = QueuedInput { reply_to: Some(reply_to), source, is_checked: true, ..QueuedInput::internal(input) };
+        // What arrived before the run existed, and was to be read from the store.
+        let early = self.runs.remove(&run).map(|entry| entry.inbox).unwrap_or_default();
         let entry = RunEntry {
             org,
             phase: Phase::Resident,
-            inbox: vec![item],
+            inbox: std::iter::once(item).chain(early).collect(),
             is_queued: true,
             is_due: false,
             live: Some(Box::new(live)),
@@ -446,7 +455,7 @@ impl<T> Mailbox<T> {
         });
         if entry.org != org {
             // Another organisation's run does not exist.
-            self.inbox_rows.answer(org, run, &item, &StoredAnswer::NotFound {});
+            self.inbox_rows.answer(&item, &StoredAnswer::NotFound {});
             if let Some(reply_to) = item.reply_to {
                 self.replies.push((reply_to, Reply::NotFound));
             }
@@ -550,7 +559,7 @@ impl<T> Mailbox<T> {
         task_work::defer_claims(&mut items, &mut answers, &mut entry.inbox);
         let Some(record) = advanced.record else {
             let needs_check =
-                |item: &QueuedInput<T>| (item.reply_to.is_some() || item.inbox_id.is_some()) && !item.is_checked;
+                |item: &QueuedInput<T>| (item.reply_to.is_some() || item.source.is_some()) && !item.is_checked;
             if !self.nodes.is_alone() && live.seq > 0 && items.iter().any(needs_check) {
                 // Another node may have advanced it: no caller is refused because of an old copy in memory.
                 entry.inbox.extend(items.into_iter().filter(|item| !item.is_claim()));
@@ -560,7 +569,7 @@ impl<T> Mailbox<T> {
             // No record: the answers depend only on what is already durable.
             let (status, created_at) = (live.run.status(), live.run.state.created_at);
             for (item, answer) in items.drain(..).zip(answers) {
-                self.inbox_rows.answer(org, id, &item, &StoredAnswer::of(answer, status, created_at));
+                self.inbox_rows.answer(&item, &StoredAnswer::of(answer, status, created_at));
                 if let Some(reply_to) = item.reply_to {
                     turn.ready.push((reply_to, Reply::Answer { answer, status, created_at }));
                 }
@@ -580,7 +589,12 @@ impl<T> Mailbox<T> {
         let take = task_work::limit_slots(&mut self.task_queue, entry.org, id, &advanced.effects, now);
         let consumed = inbox_rows::consumed(&items, &answers, &live.run);
         let write = live.write(entry.org, id, record.seal(), advanced.payloads, evict_policy, take);
-        turn.batch.runs.push(RunWrite { consumed, ..write });
+        let outgoing = advanced.outgoing.into_iter().map(|row| inbox_rows::outgoing(entry.org, id, row, now)).collect();
+        let waits = live.wait_change(entry.org, id, &record.events);
+        let tokens = live.new_callbacks(&record.events);
+        let tokens = tokens.map(|step| token(entry.org, id, step, &wait_url(&live.run.key(&live.version.plan, step))));
+        let tokens = tokens.collect();
+        turn.batch.runs.push(RunWrite { consumed, outgoing, waits, tokens, ..write });
         turn.pending.push(PendingRun { items, answers, effects: advanced.effects });
         if planted_bugs::is(Bug::LeaseBeforeCommit) {
             self.deliver_early(id, turn);
@@ -591,7 +605,9 @@ impl<T> Mailbox<T> {
     pub fn settle(&mut self, turn: Turn<T>, result: Result<Vec<WriteVerdict>, store::Error>) -> Released<T> {
         let aborts = std::mem::take(&mut self.aborts);
         let inbox_answers = self.inbox_rows.take_answers();
-        let mut released = Released { replies: turn.ready, aborts, inbox_answers, ..Default::default() };
+        let closed_children = self.inbox_rows.take_closings();
+        let mut released =
+            Released { replies: turn.ready, aborts, inbox_answers, closed_children, ..Default::default() };
         if planted_bugs::is(Bug::NotificationBeforeCommit) {
             let all = turn.batch.runs.iter().flat_map(|w| (0..w.notifications).map(|number| (w.org, w.run, number)));
             released.notifications.extend(all);
@@ -689,6 +705,7 @@ impl<T> Mailbox<T> {
             live.row = row.clone();
         }
         live.update_rows(&write.ready);
+        live.update_waits(&write.waits);
         live.update_slots(&write.limit_slots);
         released.posted.extend(task_work::free_slots(&mut self.task_queue, &write.limit_slots.free, self.now));
         released.started += u64::from(write.after == 0);
@@ -741,6 +758,7 @@ impl<T> Mailbox<T> {
         if write.after == 0 {
             self.supersede(self.concurrency_groups.supersedes(run));
         }
+        self.send_rows(&write.outgoing, released);
     }
 
     /// Arms the timer of a run. If the run has ended, on whichever node, answers its watchers and leaves its
@@ -807,7 +825,7 @@ impl<T> Mailbox<T> {
         // Claims were revoked: the run makes its tasks ready again once it has been read. Expired leases are also found
         // again then, and a heartbeat may have arrived since.
         for mut item in items.into_iter().filter(|item| !item.is_claim() && !item.is_loss()) {
-            if item.inbox_id.is_some() {
+            if item.source.is_some() && item.reply_to.is_none() {
                 // Another node may have consumed the row.
                 self.inbox_rows.forget(&item);
                 released.reads_inbox = true;
@@ -845,6 +863,12 @@ impl<T> Mailbox<T> {
     }
 }
 
+/// The row of a callback token. The token is the last part of the callback URL.
+fn token(org: OrgId, run: RunId, step: u32, url: &str) -> Wait {
+    let token = url.rsplit('/').next().unwrap_or_default();
+    Wait { org, run, step, token_hash: secret::token_hash(token), kind: "webhook".into() }
+}
+
 impl<T> QueuedInput<T> {
     fn wake() -> Self {
         QueuedInput::internal(Input::Wake)
@@ -852,6 +876,6 @@ impl<T> QueuedInput<T> {
 
     /// An input of the engine itself, without a caller that waits for the answer.
     fn internal(input: Input) -> Self {
-        QueuedInput { input, reply_to: None, inbox_id: None, conflicts: 0, is_checked: false }
+        QueuedInput { input, reply_to: None, source: None, conflicts: 0, is_checked: false }
     }
 }

@@ -14,6 +14,7 @@
 //!
 //! A change to a run goes through the inbox to the engine loop. Reads go to the store, on the caller's async task.
 
+pub mod children;
 pub mod clock_skew;
 pub mod cluster;
 mod cluster_events;

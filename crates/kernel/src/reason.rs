@@ -6,7 +6,7 @@ words! {
         ScheduledForLater = "scheduled_for_later",
         /// A limit holds the run or the step back: the workflow's `concurrency`, the limits of a task type (or that it is paused or disabled), or the limit on HTTP requests. `details.limit` says which.
         QueuedByLimit = "queued_by_limit",
-        /// The run or its workflow is paused. `details.target` says which.
+        /// The run, its workflow or a `pause` step waits to be resumed. `details.target` says which.
         PausedForManualAction = "paused_for_manual_action",
         /// The run or the step is about to continue.
         PendingDispatch = "pending_dispatch",
@@ -22,6 +22,14 @@ words! {
         SleepingUntil = "sleeping_until",
         /// The step waits for a callback. `details` has its URL and the deadline.
         WaitingForWebhook = "waiting_for_webhook",
+        /// The step waits for a signal. `details` has its name and the deadline.
+        WaitingForSignal = "waiting_for_signal",
+        /// The step waits for an approval. `details` has what is to be approved, who may decide and the deadline.
+        PausedForApproval = "paused_for_approval",
+        /// The step waits for the end of a run that it started. `details` has its id and its workflow.
+        WaitingForChild = "waiting_for_child",
+        /// The run was cancelled, and ends when the runs that it started have. `details.children` lists them.
+        Cancelling = "cancelling",
         /// The last attempt failed; the next one starts at `details.at`.
         WaitingForRetry = "waiting_for_retry",
         /// A later release wrote a step that this release does not understand.

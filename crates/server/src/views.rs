@@ -380,6 +380,10 @@ pub fn event(plan: &Plan, stored: &StoredEvent) -> EventView {
         Event::RunCancelled { actor, .. }
         | Event::Paused { actor, .. }
         | Event::Unpaused { actor }
+        | Event::RunCancelling { actor, .. }
+        | Event::SignalReceived { actor, .. }
+        | Event::ApprovalDecided { actor, .. }
+        | Event::Continued { actor, .. }
         | Event::RetryDue { actor, .. } => Some(actor),
         Event::Created { origin } => Some(&origin.actor),
         _ => None,
@@ -409,7 +413,7 @@ fn data(plan: &Plan, stored: &StoredEvent) -> Value {
             "body_bytes": origin.body.len, "expires_at": rfc3339(origin.expires_at),
         }),
         Event::RunFailed { failure: f, .. } => json!({ "error": failure(f) }),
-        Event::RunCancelled { reason, .. } => json!({ "reason": reason }),
+        Event::RunCancelled { reason, .. } | Event::RunCancelling { reason, .. } => json!({ "reason": reason }),
         Event::Leased { worker, lease, seen, .. } => {
             json!({ "worker": worker, "lease": lease.to_string(), "saw": saw(seen) })
         }
@@ -432,7 +436,24 @@ fn data(plan: &Plan, stored: &StoredEvent) -> Value {
             Because::Unknown { .. } => json!({}),
         },
         Event::TimerSet { at, .. } => json!({ "wake_at": rfc3339(*at) }),
-        Event::WaitOpened { deadline, .. } => json!({ "deadline": rfc3339(*deadline) }),
+        Event::WaitOpened { step, deadline, seen } => {
+            let kind = plan.node_at(stored.place(*step).node).wait_kind().map(WaitKind::as_str);
+            json!({ "kind": kind, "deadline": rfc3339(*deadline), "saw": saw(seen) })
+        }
+        Event::SignalReceived { name, body, .. } => json!({ "name": name, "body_bytes": body.len }),
+        Event::SignalConsumed { signal, .. } => json!({ "signal": signal }),
+        Event::ApprovalRequested { deadline, prompt, seen, .. } => {
+            json!({ "deadline": rfc3339(*deadline), "prompt": prompt, "saw": saw(seen) })
+        }
+        Event::ApprovalDecided { comment, .. } => json!({ "comment": comment }),
+        Event::Continued { .. } => json!({ "kind": "pause" }),
+        Event::ChildStarted { child, workflow, is_detached, seen, .. } => {
+            let run = child.to_string();
+            json!({ "run_id": run, "workflow": workflow, "detached": is_detached, "saw": saw(seen) })
+        }
+        Event::ChildEnded { child, status, .. } => {
+            json!({ "run_id": child.to_string(), "status": status.map(|status| status.as_str()) })
+        }
         Event::WaitClosed { callback, .. } => json!({ "early": true, "body_bytes": callback.body.len }),
         Event::LateResult { summary, .. } => json!({ "summary": summary }),
         Event::Queued { reason } => json!({ "reason": reason.as_str() }),

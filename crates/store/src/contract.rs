@@ -6,6 +6,7 @@ use crate::triggers::*;
 use crate::{Call, Result};
 use bytes::Bytes;
 use kernel::inbox::InboxKind;
+use kernel::run::WaitKind;
 use kernel::{OrgId, RunId, Span, Timestamp, TriggerId, WorkflowId};
 
 /// Runs: their records in the journal, and the rows that lists, timers and recovery read.
@@ -41,6 +42,16 @@ pub trait JournalStore: Send + Sync + 'static {
     /// The wait that a callback token belongs to, by the SHA-256 of the token. It takes no organisation: the token
     /// alone authorises the caller.
     fn wait<'a>(&'a self, token_hash: &'a [u8; 32]) -> Call<'a, Option<Wait>>;
+
+    /// Open waits of a kind and name, by run and step, those after `after`.
+    fn open_waits<'a>(
+        &'a self,
+        org: OrgId,
+        kind: WaitKind,
+        name: &'a str,
+        after: Option<(RunId, u32)>,
+        limit: usize,
+    ) -> Call<'a, Vec<OpenWait>>;
 
     /// Timers of evicted runs due at or before `until`, in the order of [`Timer`], from the one after `after`.
     fn timers(&self, until: Timestamp, after: Option<Timer>, limit: usize) -> Call<'_, Vec<Timer>>;
@@ -88,8 +99,11 @@ pub trait InboxStore: Send + Sync + 'static {
     /// Rows of a kind that have no answer, of every run, those after `after`.
     fn inbox(&self, kind: InboxKind, after: Option<InboxKey>, limit: usize) -> Call<'_, Vec<InboxRow>>;
 
-    /// Answers rows that no record has to consume. A row that is gone or has an answer stays as it is.
-    fn answer_inbox<'a>(&'a self, answers: &'a [(InboxKey, Bytes)]) -> Call<'a, ()>;
+    /// Rows of a run that have no answer, of every kind, in the order of arrival.
+    fn inbox_of(&self, org: OrgId, run: RunId, limit: usize) -> Call<'_, Vec<InboxRow>>;
+
+    /// Answers or deletes rows that no record has to consume. A row that is gone or has an answer stays as it is.
+    fn answer_inbox<'a>(&'a self, answers: &'a [ConsumedRow]) -> Call<'a, ()>;
 
     /// Deletes those of these rows that have an answer, and returns the answers in the order of the keys.
     fn take_inbox_answers<'a>(&'a self, keys: &'a [InboxKey]) -> Call<'a, Vec<(InboxKey, Bytes)>>;

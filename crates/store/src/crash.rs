@@ -50,6 +50,14 @@ points! {
     ReadyWritten = "ready_written",
     /// The `ready` row of a claimed task was removed, and the row of its run is not updated yet.
     ReadyRemoved = "ready_removed",
+    /// The row of a new wait was written.
+    WaitWritten = "wait_written",
+    /// The row of a wait that ended was removed.
+    WaitRemoved = "wait_removed",
+    /// A row for the inbox of another run was written, in the transaction of the record that causes it.
+    InboxSent = "inbox_sent",
+    /// A row of the inbox was removed, in the transaction of the record that consumes it.
+    InboxConsumed = "inbox_consumed",
     /// The rows of active runs were brought up to date, and the recovery position was not moved yet.
     RecoveryRows = "recovery_rows",
     BeforeCommit = "before_commit",
@@ -77,6 +85,8 @@ points! {
     AfterEffect = "after_effect",
     /// The run of a fire time is durable, and the schedule has not advanced past that fire time.
     TickStarted = "tick_started",
+    /// The row that asks for a child is durable, and the child does not exist yet.
+    BeforeChild = "before_child",
     /// The process was told to stop and waits for executing steps.
     Draining = "draining",
     /// The new offset of a virtual clock is stored and not used yet.

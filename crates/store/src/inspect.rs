@@ -12,7 +12,7 @@
 //! Invariant: a row that cannot be read is reported as an [`Anomaly`], never skipped.
 
 use crate::Result;
-use crate::rows::{ReadyRow, RunRow, StoredDefinition, Wait};
+use crate::rows::{OpenWait, ReadyRow, RunRow, StoredDefinition, Wait};
 use bytes::Bytes;
 use kernel::event::TriggerKind;
 use kernel::{OrgId, RunId, Timestamp, TriggerId, WorkflowId};
@@ -83,7 +83,9 @@ pub struct StoredRun {
     pub version: Option<[u8; 32]>,
     pub snapshots: Vec<SnapshotRow>,
     pub timers: Vec<Timestamp>,
+    /// Its callback tokens.
     pub waits: Vec<Wait>,
+    pub open_waits: Vec<OpenWait>,
     /// Its rows in `ready`.
     pub ready: Vec<ReadyRow>,
     /// Numbers and lengths of stored payloads.

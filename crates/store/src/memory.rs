@@ -17,7 +17,8 @@ use crate::{Call, CatalogStore, ClusterStore, Error, JournalStore, QueueStore, R
 use bytes::Bytes;
 use kernel::plan::Form;
 use kernel::planted_bugs::{self, Bug};
-use kernel::{InboxId, OrgId, Record, RunId, RunStatus, Timestamp, TriggerId, WorkflowId};
+use kernel::run::WaitKind;
+use kernel::{OrgId, Record, RunId, RunStatus, Timestamp, TriggerId, WorkflowId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -51,6 +52,7 @@ struct Contents {
     ready: BTreeSet<ReadyRow>,
     limit_slots: BTreeMap<LimitSlot, LimitSlotRow>,
     waits: BTreeMap<[u8; 32], Wait>,
+    open_waits: BTreeSet<OpenWait>,
     idempotency: BTreeMap<(OrgId, String, String), IdempotencyEntry>,
     workflows: BTreeMap<(OrgId, WorkflowId), WorkflowRow>,
     versions: BTreeMap<(OrgId, WorkflowId, u32), VersionRow>,
@@ -165,14 +167,13 @@ impl Contents {
         if self.is_full(&write.limit_slots, at) {
             return Some(WriteVerdict::Full);
         }
-        let is_unanswered = |id: InboxId| matches!(self.inbox.get(&(write.org, write.run, id)), Some((_, None)));
+        let is_unanswered = |key: &InboxKey| matches!(self.inbox.get(key), Some((_, None)));
         let is_fine = write.payloads.iter().all(|(number, _)| numbers.insert(*number))
-            && write.consumed.iter().all(|row| is_unanswered(row.id))
+            && write.consumed.iter().all(|row| is_unanswered(&row.key))
             && write
-                .run_insert
+                .tokens
                 .iter()
-                .flat_map(|b| &b.waits)
-                .all(|wait| !self.waits.contains_key(&wait.token_hash) && hashes.insert(wait.token_hash));
+                .all(|token| !self.waits.contains_key(&token.token_hash) && hashes.insert(token.token_hash));
         if is_fine { None } else { Some(WriteVerdict::Conflict) }
     }
 
@@ -202,8 +203,16 @@ impl Contents {
         }
         self.change_ready(&write.ready);
         self.change_limit_slots(&write.limit_slots);
+        self.waits.extend(write.tokens.iter().map(|token| (token.token_hash, token.clone())));
+        for wait in &write.waits.remove {
+            self.open_waits.remove(wait);
+        }
+        self.open_waits.extend(write.waits.insert.iter().cloned());
         for row in &write.consumed {
-            self.answer_inbox((write.org, write.run, row.id), &row.answer);
+            self.consume(row);
+        }
+        for row in &write.outgoing {
+            self.inbox.entry(row.key).or_insert_with(|| (row.clone(), None));
         }
         for number in 0..write.notifications {
             self.notifications.entry((write.org, write.run, number)).or_default();
@@ -212,7 +221,6 @@ impl Contents {
             if let Some((of, number)) = run_insert.notification {
                 self.notifications.remove(&(write.org, of, number));
             }
-            self.waits.extend(run_insert.waits.iter().map(|wait| (wait.token_hash, wait.clone())));
             if let Some(key) = &run_insert.idempotency {
                 self.idempotency
                     .insert((write.org, key.scope.clone(), key.key.clone()), (write.run.0, key.fingerprint));
@@ -349,10 +357,9 @@ impl Contents {
             Some(stored) if !stored.row.status.is_terminal() => Some(Erased::NotEnded),
             Some(_) => {
                 let mut notifications = self.notifications.range((key.0, key.1, 0)..=(key.0, key.1, u32::MAX));
-                let (first, last) = (InboxId([0; 16]), InboxId([255; 16]));
-                let mut inbox = self.inbox.range((key.0, key.1, first)..=(key.0, key.1, last));
                 let is_notified = notifications.next().is_none();
-                let is_empty = inbox.all(|(_, (_, answer))| answer.is_some());
+                let concerns = |row: &InboxRow| row.key.0 == key.0 && (row.key.1 == key.1 || row.sender == Some(key.1));
+                let is_empty = !self.inbox.values().any(|(row, answer)| answer.is_none() && concerns(row));
                 match (is_notified, is_empty) {
                     (false, _) => Some(Erased::NotificationsPending),
                     (true, false) => Some(Erased::InboxPending),
@@ -516,6 +523,21 @@ impl JournalStore for MemoryStore {
         self.answer(move |c| {
             let wait = c.waits.get(token_hash);
             wait.filter(|wait| c.visible_run((wait.org, wait.run)).is_some()).cloned()
+        })
+    }
+
+    fn open_waits<'a>(
+        &'a self,
+        org: OrgId,
+        kind: WaitKind,
+        name: &'a str,
+        after: Option<(RunId, u32)>,
+        limit: usize,
+    ) -> Call<'a, Vec<OpenWait>> {
+        self.answer(move |c| {
+            let is_it = |wait: &&OpenWait| (wait.org, wait.kind, wait.name.as_str()) == (org, kind, name);
+            let is_later = |wait: &&OpenWait| after.is_none_or(|after| (wait.run, wait.step) > after);
+            c.open_waits.iter().filter(is_it).filter(is_later).take(limit).cloned().collect()
         })
     }
 

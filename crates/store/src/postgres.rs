@@ -55,6 +55,7 @@ use columns::{Attempted, sql};
 use errors::Failure;
 use journal::ArrivalFloor;
 use kernel::inbox::InboxKind;
+use kernel::run::WaitKind;
 use kernel::{OrgId, RunId, Span, Timestamp, TriggerId, WorkflowId};
 use pool::{Connector, Pool, PooledSession};
 use session::Session;
@@ -349,6 +350,18 @@ impl JournalStore for PostgresStore {
         on!(self.read(|s| wakeups::wait(s, token_hash)))
     }
 
+    fn open_waits<'a>(
+        &'a self,
+        org: OrgId,
+        kind: WaitKind,
+        name: &'a str,
+        after: Option<(RunId, u32)>,
+        limit: usize,
+    ) -> Call<'a, Vec<OpenWait>> {
+        let name = name.to_owned();
+        on!(self.read(|s| wakeups::open_waits(s, org, kind, &name, after, limit)))
+    }
+
     fn timers(&self, until: Timestamp, after: Option<Timer>, limit: usize) -> Call<'_, Vec<Timer>> {
         on!(self.read(|s| wakeups::timers(s, until, after, limit)))
     }
@@ -404,7 +417,11 @@ impl InboxStore for PostgresStore {
         on!(self.read(|s| inbox::read(s, kind, after, limit)))
     }
 
-    fn answer_inbox<'a>(&'a self, answers: &'a [(InboxKey, Bytes)]) -> Call<'a, ()> {
+    fn inbox_of(&self, org: OrgId, run: RunId, limit: usize) -> Call<'_, Vec<InboxRow>> {
+        on!(self.read(|s| inbox::of_run(s, (org, run), limit)))
+    }
+
+    fn answer_inbox<'a>(&'a self, answers: &'a [ConsumedRow]) -> Call<'a, ()> {
         let answers = answers.to_vec();
         on!(self.write(|s| inbox::answer(s, &answers)))
     }

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use kernel::event::OnConflict;
 use kernel::inbox::InboxKind;
 use kernel::plan::Form;
+use kernel::run::WaitKind;
 use kernel::{InboxId, OrgId, RunId, RunStatus, Span, Timestamp, WorkflowId};
 use std::num::NonZeroU32;
 
@@ -41,9 +42,15 @@ pub struct RunWrite {
     pub limit_slots: LimitSlotChange,
     /// How many notifications the end of the run causes; only with its last record.
     pub notifications: u32,
-    /// Rows of the run's inbox that this record consumes. The write is refused (`Conflict`) if one of them is gone or
-    /// has an answer already: no row is consumed twice.
-    pub consumed: Vec<InboxAnswer>,
+    /// New callback tokens. They stay valid until the run is erased.
+    pub tokens: Vec<Wait>,
+    /// The changes of the run's open waits.
+    pub waits: WaitChange,
+    /// Rows of the inbox that this record consumes. The write is refused (`Conflict`) if one of them is gone or has an
+    /// answer already: no row is consumed twice.
+    pub consumed: Vec<ConsumedRow>,
+    /// Rows for the inboxes of other runs.
+    pub outgoing: Vec<InboxRow>,
     /// Only with the first record.
     pub run_insert: Option<Box<RunInsert>>,
     /// Adjacent writes of a batch with the same group number are written together or not at all.
@@ -53,7 +60,6 @@ pub struct RunWrite {
 /// Rows written once, with a run's first record.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunInsert {
-    pub waits: Vec<Wait>,
     pub labels: Vec<(String, String)>,
     pub idempotency: Option<IdempotencyKey>,
     /// The line in the log of the trigger that started the run.
@@ -76,13 +82,35 @@ pub struct InboxRow {
     /// The message that the kind says, see [`kernel::inbox`].
     pub body: Bytes,
     pub written_at: Timestamp,
+    /// The run whose record wrote it; `None` for a request.
+    pub sender: Option<RunId>,
 }
 
-/// The answer to a row of the inbox, which waits in that row for the node that wrote it.
+/// A row of the inbox that a record consumes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InboxAnswer {
-    pub id: InboxId,
-    pub answer: Bytes,
+pub struct ConsumedRow {
+    pub key: InboxKey,
+    /// The answer, which waits in the row for the node that wrote it. A row without one is deleted: its sender is a run.
+    pub answer: Option<Bytes>,
+}
+
+/// Changes of a run's open waits. Removals come first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WaitChange {
+    pub remove: Vec<OpenWait>,
+    pub insert: Vec<OpenWait>,
+}
+
+/// A step that waits for something from outside.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OpenWait {
+    pub org: OrgId,
+    pub kind: WaitKind,
+    /// The name of the signal; empty for other kinds.
+    pub name: String,
+    pub run: RunId,
+    pub step: u32,
+    pub deadline: Timestamp,
 }
 
 /// Changes of a run's rows in `ready`. Removals come first.
@@ -558,8 +586,6 @@ pub struct Erasure {
     pub org: OrgId,
     pub run: RunId,
     pub labels: Vec<(String, String)>,
-    /// Hashes of its callback tokens.
-    pub waits: Vec<[u8; 32]>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

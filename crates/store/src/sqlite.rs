@@ -45,6 +45,7 @@ use checkpoints::{CheckpointThread, Log};
 use columns::{limit, org, run_id, run_row, sql, time};
 use errors::on_read;
 use kernel::inbox::InboxKind;
+use kernel::run::WaitKind;
 use kernel::{OrgId, Record, RunId, Timestamp, TriggerId, WorkflowId};
 use readers::Readers;
 use run_heads::Heads;
@@ -251,6 +252,18 @@ impl JournalStore for SqliteStore {
         })
     }
 
+    fn open_waits<'a>(
+        &'a self,
+        org: OrgId,
+        kind: WaitKind,
+        name: &'a str,
+        after: Option<(RunId, u32)>,
+        count: usize,
+    ) -> Call<'a, Vec<OpenWait>> {
+        let name = name.to_owned();
+        self.read(move |connection, _| lists::open_waits(connection, org, kind, &name, after, count))
+    }
+
     fn timers(&self, until: Timestamp, after: Option<Timer>, count: usize) -> Call<'_, Vec<Timer>> {
         let after = after.unwrap_or(Timer::FIRST);
         self.read(move |connection, _| {
@@ -319,7 +332,11 @@ impl InboxStore for SqliteStore {
         self.read(move |connection, _| inbox::read(connection, kind, after, limit))
     }
 
-    fn answer_inbox<'a>(&'a self, answers: &'a [(InboxKey, Bytes)]) -> Call<'a, ()> {
+    fn inbox_of(&self, org: OrgId, run: RunId, limit: usize) -> Call<'_, Vec<InboxRow>> {
+        self.read(move |connection, _| inbox::of_run(connection, (org, run), limit))
+    }
+
+    fn answer_inbox<'a>(&'a self, answers: &'a [ConsumedRow]) -> Call<'a, ()> {
         let answers = answers.to_vec();
         self.write(move |writer| writer.transact(|connection| inbox::answer(connection, &answers)))
     }

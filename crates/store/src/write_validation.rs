@@ -4,8 +4,7 @@
 //! An invalid write is a mistake of the caller, not a race: no reload makes it succeed. Its verdict is still
 //! `Conflict`, because nothing of its run was written and the other runs of the batch are not affected.
 
-use crate::rows::{LimitSlot, RunWrite, WriteVerdict};
-use kernel::InboxId;
+use crate::rows::{InboxKey, LimitSlot, RunWrite, WriteVerdict};
 use std::collections::BTreeSet;
 
 /// Longest slug, in characters.
@@ -15,8 +14,11 @@ const SLUG_CHARS_MAX: usize = 80;
 pub(crate) fn is_valid(write: &RunWrite) -> bool {
     let is_first = write.after == 0;
     let row_is_its_own = write.row.as_ref().is_none_or(|row| row.org == write.org && row.id == write.run);
-    let waits_are_its_own =
-        write.run_insert.iter().flat_map(|b| &b.waits).all(|w| w.org == write.org && w.run == write.run);
+    let open_waits = || write.waits.remove.iter().chain(&write.waits.insert);
+    let waits_are_its_own = write.tokens.iter().all(|token| token.org == write.org && token.run == write.run)
+        && open_waits().all(|wait| wait.org == write.org && wait.run == write.run);
+    let inbox_is_its_own = write.consumed.iter().all(|row| row.key.0 == write.org)
+        && write.outgoing.iter().all(|row| row.key.0 == write.org && row.sender == Some(write.run));
     let delivery_is_its_own = |d: &crate::DeliveryRow| d.org == write.org && d.run == Some(write.run);
     let delivery_is_its_own = write.run_insert.iter().filter_map(|b| b.delivery.as_ref()).all(delivery_is_its_own);
     let tasks_are_its_own = write
@@ -28,14 +30,15 @@ pub(crate) fn is_valid(write: &RunWrite) -> bool {
     let limit_slots = || write.limit_slots.free.iter().chain(&write.limit_slots.take);
     let slots_are_its_own = limit_slots().all(|row| row.slot.org == write.org && row.run == write.run);
     let taken: BTreeSet<&LimitSlot> = write.limit_slots.take.iter().map(|row| &row.slot).collect();
-    let consumed: BTreeSet<InboxId> = write.consumed.iter().map(|row| row.id).collect();
+    let consumed: BTreeSet<InboxKey> = write.consumed.iter().map(|row| row.key).collect();
     let has_ended = write.row.as_ref().is_some_and(|row| row.status.is_terminal());
     row_is_its_own
         && tasks_are_its_own
         && slots_are_its_own
         && taken.len() == write.limit_slots.take.len()
         && consumed.len() == write.consumed.len()
-        && (write.ready.insert.is_empty() || !has_ended)
+        && (write.ready.insert.is_empty() && write.waits.insert.is_empty() || !has_ended)
+        && inbox_is_its_own
         && delivery_is_its_own
         && waits_are_its_own
         && (write.row.is_some() || !is_first)

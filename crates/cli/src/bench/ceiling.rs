@@ -114,6 +114,7 @@ fn writes_of_one_run(steps: usize) -> Result<Vec<RunWrite>, String> {
         origin,
         concurrency_group: None,
         run_insert: RunInsert::default(),
+        source: None,
     });
     mailbox.accept(Command::Start { start, reply_to: (), ended: None });
     let mut writes = Vec::new();

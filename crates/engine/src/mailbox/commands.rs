@@ -1,6 +1,6 @@
 //! The commands of the mailbox and its replies.
 
-use super::{InboxInput, StoredBytes};
+use super::{InboxInput, InboxSource, StoredBytes};
 use crate::concurrency_groups::QueueStatus;
 use crate::nodes::Nodes;
 use crate::task_queue::{ClaimReply, ClaimRequest, ClaimStatus};
@@ -161,6 +161,8 @@ pub struct StartRun {
     /// The row of `origin.concurrency_group`.
     pub concurrency_group: Option<ConcurrencyGroupRow>,
     pub run_insert: RunInsert,
+    /// The rows of the inbox that ask for it.
+    pub source: Option<Box<InboxSource>>,
 }
 
 /// A run that was read from the store, folded from its records.

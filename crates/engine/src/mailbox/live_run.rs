@@ -5,13 +5,14 @@ use super::snapshots::StoredBytes;
 use crate::version::Version;
 use bytes::Bytes;
 use kernel::advance::{FailedSteps, notifications};
-use kernel::run::ReadyTask;
-use kernel::{OrgId, Payloads, Run, RunId, RunStatus, Timestamp};
-use std::collections::BTreeSet;
+use kernel::plan::{Body, Node};
+use kernel::run::{Phase, ReadyTask};
+use kernel::{Event, OrgId, Payloads, Plan, Run, RunId, RunStatus, Timestamp};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use store::{
-    LimitScope, LimitSlot, LimitSlotChange, LimitSlotRow, QueueKey, QueuePosition, ReadyChange, ReadyRow, RunInsert,
-    RunRow, RunWrite, TimerChange,
+    LimitScope, LimitSlot, LimitSlotChange, LimitSlotRow, OpenWait, QueueKey, QueuePosition, ReadyChange, ReadyRow,
+    RunInsert, RunRow, RunWrite, TimerChange, WaitChange,
 };
 
 /// Is a run that only waits for workers evicted?
@@ -29,6 +30,8 @@ pub(super) struct LiveRun {
     /// Number of the last durable record; 0 for a run that is being created.
     pub seq: u64,
     pub created: Option<Box<RunInsert>>,
+    /// The rows of its open waits, by step.
+    pub open_waits: BTreeMap<u32, OpenWait>,
     /// The atomic group it is created in.
     pub atomic_group: Option<AtomicGroup>,
     pub row: RunRow,
@@ -110,7 +113,10 @@ impl LiveRun {
             ready,
             limit_slots: LimitSlotChange { free: self.slots_released(org, run), take },
             notifications,
+            tokens: Vec::new(),
+            waits: WaitChange::default(),
             consumed: Vec::new(),
+            outgoing: Vec::new(),
             run_insert: self.created.clone().filter(|_| self.seq == 0),
             atomic_group: self.atomic_group.filter(|_| self.seq == 0).map(|atomic_group| atomic_group.number),
         }
@@ -122,6 +128,46 @@ impl LiveRun {
             self.limit_slots.remove(row);
         }
         self.limit_slots.extend(change.take.iter().filter(|row| row.until == LimitSlotRow::FREED).cloned());
+    }
+
+    /// What the events of a record change about the rows of its open waits.
+    pub fn wait_change(&self, org: OrgId, run: RunId, events: &[Event]) -> WaitChange {
+        if self.run.is_terminal() {
+            return WaitChange { remove: self.open_waits.values().cloned().collect(), insert: Vec::new() };
+        }
+        let mut change = WaitChange::default();
+        let touched: BTreeSet<u32> = events.iter().filter_map(Event::step).collect();
+        for step in touched {
+            let now = self.run.get(step).and_then(|_| open_wait(&self.version.plan, &self.run, org, run, step));
+            let before = self.open_waits.get(&step);
+            if before != now.as_ref() {
+                change.remove.extend(before.cloned());
+                change.insert.extend(now);
+            }
+        }
+        change
+    }
+
+    pub fn update_waits(&mut self, change: &WaitChange) {
+        for row in &change.remove {
+            self.open_waits.remove(&row.step);
+        }
+        self.open_waits.extend(change.insert.iter().map(|row| (row.step, row.clone())));
+    }
+
+    /// The steps that can be called back from these events on: a token is valid as soon as its step exists.
+    pub fn new_callbacks<'a>(&'a self, events: &'a [Event]) -> impl Iterator<Item = u32> + 'a {
+        let plan = &self.version.plan;
+        let is_callback = |node: &Node| matches!(node.body, Some(Body::Webhook { .. }));
+        events.iter().flat_map(move |event| {
+            let steps = match event {
+                Event::Created { .. } => 0..plan.root().len() as u32,
+                Event::Opened { step, .. } => *step..*step + 1,
+                _ => 0..0,
+            };
+            // A step may have left the state with its iteration in the same record.
+            steps.filter(move |step| self.run.get(*step).is_some_and(|_| is_callback(self.run.node(plan, *step))))
+        })
     }
 
     /// Applies the changes of a commit to the rows of its ready tasks.
@@ -180,4 +226,21 @@ pub(super) fn ready_row(org: OrgId, run: RunId, ReadyTask { step, name, key, pri
 thread_local! {
     /// How many rows of ready tasks this thread has made.
     pub static READY_ROWS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// The rows of a run's open waits.
+pub(crate) fn open_waits(plan: &Plan, state: &Run, org: OrgId, run: RunId) -> BTreeMap<u32, OpenWait> {
+    let steps = state.steps().map(|(step, _)| step).filter(|_| !state.is_terminal());
+    steps.filter_map(|step| Some((step, open_wait(plan, state, org, run, step)?))).collect()
+}
+
+/// The row of a step, if it waits for something from outside.
+fn open_wait(plan: &Plan, state: &Run, org: OrgId, run: RunId, step: u32) -> Option<OpenWait> {
+    let Phase::Waiting { deadline } = state.step(step).phase else { return None };
+    let node = state.node(plan, step);
+    let name = match &node.body {
+        Some(Body::Signal { name, .. }) => name.clone(),
+        _ => String::new(),
+    };
+    Some(OpenWait { org, kind: node.wait_kind()?, name, run, step, deadline })
 }

@@ -1,17 +1,17 @@
 //! Runs being read into memory, and runs that cannot be read.
 
-use super::live_run::LiveRun;
+use super::live_run::{LiveRun, open_waits};
 use super::task_work;
 use super::{LoadFailure, Mailbox, Phase, QueuedInput, READ_PAUSE, Reply, Resumed};
 use bytes::Bytes;
 use kernel::inbox::StoredAnswer;
 use kernel::planted_bugs::{self, Bug};
 use kernel::{Input, Payloads, RunId};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl<T> Mailbox<T> {
     pub(super) fn loaded(&mut self, run: RunId, result: Result<Option<Box<Resumed>>, LoadFailure>) {
-        let Some(entry) = self.runs.get_mut(&run) else { return };
+        let Some(entry) = self.runs.get_mut(&run).filter(|entry| matches!(entry.phase, Phase::Loading)) else { return };
         let resumed = match result {
             Ok(Some(resumed)) if resumed.row.org == entry.org => resumed,
             Ok(_) => return self.give_up_on(run, Reply::NotFound),
@@ -49,6 +49,7 @@ impl<T> Mailbox<T> {
             run: state,
             seq,
             created: None,
+            open_waits: BTreeMap::new(),
             atomic_group: None,
             row,
             stored_bytes,
@@ -60,6 +61,7 @@ impl<T> Mailbox<T> {
             updated_at: self.now,
             is_shared_copy,
         };
+        live.open_waits = open_waits(&live.version.plan, &live.run, entry.org, run);
         entry.inbox.iter_mut().for_each(|item| item.is_checked = true);
         let lost = task_work::restore_tasks(&mut self.task_queue, &self.nodes, entry.org, run, &mut live, self.now);
         entry.inbox.splice(0..0, lost.into_iter().map(QueuedInput::internal));
@@ -128,7 +130,7 @@ impl<T> Mailbox<T> {
             self.drop_claims(claims, true);
             for item in &entry.inbox {
                 match reply {
-                    Reply::NotFound => self.inbox_rows.answer(entry.org, run, item, &StoredAnswer::NotFound {}),
+                    Reply::NotFound => self.inbox_rows.answer(item, &StoredAnswer::NotFound {}),
                     // The row stays, and is given to the run again later.
                     _ => self.inbox_rows.forget(item),
                 }

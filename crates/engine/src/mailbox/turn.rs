@@ -1,10 +1,9 @@
 //! What a turn of the mailbox produces: what to commit and to read, and what may leave afterwards.
 
 use super::{DeferredInput, Dispatch, QueuedInput, Reply};
-use bytes::Bytes;
 use kernel::{Answer, Effect, OrgId, RunId};
 use std::collections::BTreeSet;
-use store::{Batch, InboxKey, QueueKey, QueuePosition};
+use store::{Batch, ConsumedRow, InboxKey, InboxRow, QueueKey, QueuePosition};
 
 /// One turn: what to commit, and what to do once it is durable.
 pub struct Turn<T> {
@@ -76,7 +75,13 @@ pub struct Released<T> {
     /// Inputs to write to the inbox; their callers are answered from there.
     pub deferred: Vec<DeferredInput<T>>,
     /// Answers to rows of the inbox that no record consumes.
-    pub inbox_answers: Vec<(InboxKey, Bytes)>,
+    pub inbox_answers: Vec<ConsumedRow>,
+    /// Rows that ask for runs which this node is to start.
+    pub children: Vec<InboxRow>,
+    /// Rows with which parents close children that do not exist.
+    pub closed_children: Vec<InboxKey>,
+    /// Rows were written for runs that other nodes own.
+    pub informs_other_nodes: bool,
     /// The record that was to consume rows of the inbox was refused: read the inbox again.
     pub reads_inbox: bool,
 }
@@ -98,6 +103,9 @@ impl<T> Default for Released<T> {
             moved: Vec::new(),
             deferred: Vec::new(),
             inbox_answers: Vec::new(),
+            children: Vec::new(),
+            closed_children: Vec::new(),
+            informs_other_nodes: false,
             reads_inbox: false,
         }
     }

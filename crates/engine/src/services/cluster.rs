@@ -40,6 +40,8 @@ pub struct Cluster {
     pub(super) renewal: Notify,
     /// Makes the node read the inbox at once.
     pub(super) inbox_written: Notify,
+    /// Rows may have been written that ask for children, and that are in no queue of this node.
+    pub(super) children_wanted: Notify,
     pub(super) cache_revision: CacheRevision,
     pub(super) caches: Caches,
     /// When the counts of other nodes' tasks and workers were last read.
@@ -64,6 +66,7 @@ impl Cluster {
             has_left: AtomicBool::new(false),
             renewal: Notify::new(),
             inbox_written: Notify::new(),
+            children_wanted: Notify::new(),
             cache_revision: CacheRevision::default(),
             caches,
             counts_read: tokio::sync::Mutex::default(),

@@ -189,12 +189,16 @@ impl Cluster {
             ClusterEvent::TaskReady(queue) => drop(self.core.inbox.send(Command::TaskReadyElsewhere(queue))),
             ClusterEvent::TypeChanged(..) | ClusterEvent::PausesChanged => self.cache_revision.is_stale.notify_one(),
             ClusterEvent::GroupsChanged => self.cache_revision.are_groups_stale.notify_one(),
-            ClusterEvent::InboxWritten => self.inbox_written.notify_one(),
+            ClusterEvent::InboxWritten => {
+                self.inbox_written.notify_one();
+                self.children_wanted.notify_one();
+            }
             ClusterEvent::NodesChanged => self.renewal.notify_one(),
             ClusterEvent::Missed => {
                 self.cache_revision.is_stale.notify_one();
                 self.cache_revision.are_groups_stale.notify_one();
                 self.inbox_written.notify_one();
+                self.children_wanted.notify_one();
                 self.renewal.notify_one();
                 self.caches.subscribers.all_changed();
             }

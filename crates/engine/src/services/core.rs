@@ -7,7 +7,7 @@ use crate::clock::Clock;
 use crate::error::Error;
 use crate::mailbox::{Command, Reply};
 use crate::metrics::Metrics;
-use crate::secret::{self, Secret};
+use crate::secret::Secret;
 use kernel::{RunId, Timestamp};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -46,11 +46,6 @@ pub struct Health {
 impl Callbacks {
     pub fn url(&self, run: RunId, step: &str) -> String {
         format!("{}/wh/{}", self.public_url, self.secret.token(run, step))
-    }
-
-    /// The stored hash of the token in that URL.
-    pub fn token_hash(&self, run: RunId, step: &str) -> [u8; 32] {
-        secret::token_hash(&self.secret.token(run, step))
     }
 }
 

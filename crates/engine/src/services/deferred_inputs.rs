@@ -15,13 +15,12 @@ use super::core::Core;
 use super::reply_channel::ReplyChannel;
 use crate::error::Error;
 use crate::mailbox::{Command, DeferredInput, InboxInput, Reply};
-use bytes::Bytes;
-use kernel::inbox::{InboxKind, StoredAnswer, StoredInput};
+use kernel::inbox::{InboxKind, StoredAnswer};
 use kernel::{Span, Timestamp};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use store::{ClusterEvent, InboxKey, InboxRow};
+use store::{ClusterEvent, ConsumedRow, InboxKey, InboxRow};
 use tokio::sync::mpsc;
 
 /// How often the answers that callers wait for are looked up.
@@ -38,7 +37,7 @@ const PAGE: usize = 1_000;
 /// What the engine loop hands over after a commit.
 enum Handover {
     Write(Vec<DeferredInput<ReplyChannel>>),
-    Answer(Vec<(InboxKey, Bytes)>),
+    Answer(Vec<ConsumedRow>),
 }
 
 /// The engine loop's end of the service.
@@ -52,7 +51,7 @@ impl DeferralQueue {
     }
 
     /// Answers rows that no record consumes.
-    pub fn answer(&self, answers: Vec<(InboxKey, Bytes)>) {
+    pub fn answer(&self, answers: Vec<ConsumedRow>) {
         let _ = self.0.send(Handover::Answer(answers));
     }
 }
@@ -102,7 +101,8 @@ impl DeferredInputs {
         for DeferredInput { org, run, body, reply_to } in inputs {
             match self.core.ids.inbox_id(now) {
                 Ok(id) => {
-                    rows.push(InboxRow { key: (org, run, id), kind: InboxKind::Input, body, written_at: now });
+                    let (key, kind) = ((org, run, id), InboxKind::Input);
+                    rows.push(InboxRow { key, kind, body, written_at: now, sender: None });
                     callers.push(reply_to);
                 }
                 Err(error) => drop(reply_to.send(Reply::Unavailable(error.to_string()))),
@@ -127,7 +127,7 @@ impl DeferredInputs {
         }
     }
 
-    async fn answer(&self, answers: &[(InboxKey, Bytes)]) {
+    async fn answer(&self, answers: &[ConsumedRow]) {
         if let Err(error) = self.core.written(self.core.store.answer_inbox(answers).await) {
             tracing::warn!(%error, "inputs from the inbox cannot be answered; they are read again within seconds");
         }
@@ -199,12 +199,10 @@ impl Cluster {
 
 /// A row that this release cannot read stays: a node of a later release, or an operator, has to look at it.
 fn input_of(row: &InboxRow) -> Option<InboxInput> {
-    match StoredInput::open(&row.body) {
-        Ok(input) => Some(InboxInput { key: row.key, input }),
-        Err(error) => {
+    InboxInput::open(row)
+        .inspect_err(|error| {
             let (_, run, id) = row.key;
             tracing::warn!(%run, %id, %error, "an input in the inbox cannot be read");
-            None
-        }
-    }
+        })
+        .ok()
 }

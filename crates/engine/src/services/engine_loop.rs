@@ -8,6 +8,7 @@
 //! one lock a round. The thread commits small batches itself; a large one goes to the writer thread, and the loop
 //! decides the next batch meanwhile (ADR 0024).
 
+use super::children::{self, ChildQueue};
 use super::cluster::Cluster;
 use super::core::Core;
 use super::deferred_inputs::DeferralQueue;
@@ -181,6 +182,7 @@ pub struct LoopServices {
     pub subscribers: Arc<Subscribers>,
     pub outbox: Arc<OutboxQueue>,
     pub deferrals: Arc<DeferralQueue>,
+    pub children: Arc<ChildQueue>,
     pub http_queue: Arc<HttpQueue>,
 }
 
@@ -481,6 +483,19 @@ impl EngineLoop {
         }
         if !released.inbox_answers.is_empty() {
             services.deferrals.answer(released.inbox_answers);
+        }
+        if !released.children.is_empty() {
+            crash::point(Point::BeforeChild);
+        }
+        let starts = released.children.into_iter().map(children::Request::Start);
+        let closings = released.closed_children.into_iter().map(children::Request::Close);
+        for request in starts.chain(closings) {
+            if !services.children.put(request) {
+                services.cluster.children_wanted.notify_one();
+            }
+        }
+        if released.informs_other_nodes {
+            services.core.store.broadcast(ClusterEvent::InboxWritten);
         }
         if released.reads_inbox {
             services.cluster.inbox_written.notify_one();

@@ -7,17 +7,16 @@ use super::workflows::{Resolved, Workflows};
 use crate::concurrency_groups;
 use crate::error::Error;
 use crate::execute::HttpQueue;
-use crate::mailbox::{Command, Reply, StartRun};
+use crate::mailbox::{Command, InboxSource, Reply, StartRun};
 use crate::secret;
 use bytes::Bytes;
-use kernel::event::{Origin, Pair, TriggerKind};
-use kernel::plan::{Body, Node};
+use kernel::event::{Origin, Pair, Parent, TriggerKind};
 use kernel::{Answer, Input, OrgId, Payload, RunId, RunStatus, Timestamp, TriggerId, WorkflowId};
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use store::{ConcurrencyGroupRow, DeliveryRow, Erased, Erasure, IdempotencyKey, RunInsert, ScheduleAdvance, Wait};
+use store::{ConcurrencyGroupRow, DeliveryRow, Erased, Erasure, IdempotencyKey, RunInsert, ScheduleAdvance};
 use tokio::sync::oneshot;
 
 /// Commands in the inbox before starts are refused.
@@ -79,6 +78,10 @@ pub struct Source {
     pub priority: Option<u32>,
     pub run_at: Option<Timestamp>,
     pub key: String,
+    /// The step that starts it, the id that follows from that, and the row of the inbox that asks for it.
+    pub parent: Option<Box<Parent>>,
+    pub child: Option<RunId>,
+    pub inbox: Option<InboxSource>,
 }
 
 /// The caller's idempotency key and the fingerprint of its request.
@@ -239,19 +242,12 @@ impl Runs {
         let version = request.workflow.version.clone();
         let (org, workflow) = (request.org, version.workflow);
         let now = self.core.now();
-        let run = core.ids.run_id(now, |run| self.cluster.is_mine(run))?;
-        let is_wait = |node: &Node| matches!(node.body, Some(Body::Webhook { .. }));
-        let waits = version.plan.root().iter().enumerate().filter(|(_, node)| is_wait(node));
-        let wait = |(step, node): (usize, &Node)| Wait {
-            org,
-            run,
-            step: step as u32,
-            token_hash: core.callbacks.token_hash(run, &node.key),
-            kind: "webhook".into(),
+        let run = match request.source.child {
+            Some(child) => child,
+            None => core.ids.run_id(now, |run| self.cluster.is_mine(run))?,
         };
         let fingerprint = request.idempotency.as_ref().map(|idempotency| idempotency.fingerprint);
         let run_insert = RunInsert {
-            waits: waits.map(wait).collect(),
             labels: request.labels.clone(),
             idempotency: request.idempotency.map(|idempotency| IdempotencyKey {
                 scope: idempotency.scope.unwrap_or_else(|| workflow.to_string()),
@@ -284,6 +280,7 @@ impl Runs {
             priority: source.priority,
             run_at: source.run_at,
             key: source.key,
+            parent: source.parent,
             ..Default::default()
         };
         origin.concurrency_group =
@@ -293,7 +290,8 @@ impl Runs {
             limit: concurrency_group.limit,
             on_conflict: concurrency_group.on_conflict,
         });
-        Ok((StartRun { org, run, version, origin, concurrency_group, run_insert }, fingerprint))
+        let source = source.inbox.map(Box::new);
+        Ok((StartRun { org, run, version, origin, concurrency_group, run_insert, source }, fingerprint))
     }
 
     async fn started(&self, pending: PendingStart) -> Result<Started, Error> {
@@ -416,15 +414,9 @@ impl Runs {
     /// Deletes a run that has ended, with all its rows.
     pub async fn delete(&self, org: OrgId, run: RunId) -> Result<(), Error> {
         let resumed = self.load(org, run).await?.ok_or(Error::NotFound("run"))?;
-        let is_wait = |body: &Option<Body>| matches!(body, Some(Body::Webhook { .. }));
-        let waits = resumed.version.plan.root().iter().filter(|node| is_wait(&node.body));
         let labels = resumed.run.state.origin.labels.iter();
-        let erasure = Erasure {
-            org,
-            run,
-            labels: labels.map(|pair| (pair.name.clone(), pair.value.clone())).collect(),
-            waits: waits.map(|node| self.core.callbacks.token_hash(run, &node.key)).collect(),
-        };
+        let erasure =
+            Erasure { org, run, labels: labels.map(|pair| (pair.name.clone(), pair.value.clone())).collect() };
         match self.core.written(self.core.store.erase(&erasure).await)? {
             Erased::Done => Ok(()),
             Erased::NotFound => Err(Error::NotFound("run")),

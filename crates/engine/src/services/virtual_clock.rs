@@ -1,5 +1,6 @@
 //! The stored clock mode and offset, and advancing a virtual clock from due time to due time.
 
+use super::children::ChildQueue;
 use super::clock_skew;
 use super::cluster::Cluster;
 use super::core::Core;
@@ -92,6 +93,7 @@ pub struct VirtualClock {
     cluster: Arc<Cluster>,
     scheduler: Arc<Scheduler>,
     outbox: Arc<OutboxQueue>,
+    children: Arc<ChildQueue>,
     /// Wakes the services that sleep until a time, so that they read the clock again.
     moved: Vec<Arc<Notify>>,
 }
@@ -101,9 +103,10 @@ impl VirtualClock {
         cluster: Arc<Cluster>,
         scheduler: Arc<Scheduler>,
         outbox: Arc<OutboxQueue>,
+        children: Arc<ChildQueue>,
         moved: Vec<Arc<Notify>>,
     ) -> VirtualClock {
-        VirtualClock { core: cluster.core.clone(), cluster, scheduler, outbox, moved }
+        VirtualClock { core: cluster.core.clone(), cluster, scheduler, outbox, children, moved }
     }
 
     /// Moves a virtual clock forward. Stops at every due time until the work it causes is done. Answers the new time
@@ -181,7 +184,7 @@ impl VirtualClock {
             let first = self.core.probe().await?;
             let second = self.core.probe().await?;
             let is_due = second.next_due.is_some_and(|at| at <= self.core.now());
-            if first.is_quiet && second.is_quiet && !is_due && self.outbox.is_empty() {
+            if first.is_quiet && second.is_quiet && !is_due && self.outbox.is_empty() && self.children.is_empty() {
                 return Ok(second);
             }
             if Instant::now() > give_up {

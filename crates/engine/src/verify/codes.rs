@@ -65,6 +65,8 @@ codes! {
     ReadyStray "ready_stray" "wake-ups" "a row of the task queue whose task cannot be claimed, or that is at the wrong position";
     WaitMissing "wait_missing" "wake-ups" "a callback step has no row with its token";
     WaitStray "wait_stray" "wake-ups" "a callback row of a step that takes no callback";
+    OpenWaitMissing "open_wait_missing" "wake-ups" "a step waits for a signal, an approval or to be resumed, and has no row that says so";
+    OpenWaitStray "open_wait_stray" "wake-ups" "a row says that a step waits, and it does not";
     InboxStray "inbox_stray" "wake-ups" "an input in the inbox whose run does not exist";
     TriggerWrong "trigger_wrong" "wake-ups" "a trigger's settings cannot be read, or its next fire time is missing or should not be set";
 

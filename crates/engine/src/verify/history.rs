@@ -10,7 +10,7 @@ use kernel::advance::{ParsedBodies, View, unhandled_in_group};
 use kernel::event::{Because, Failure, Queue};
 use kernel::payload::Payloads;
 use kernel::plan::{Body, Guard, Join, Link, Node, OnError};
-use kernel::run::{Phase, Run};
+use kernel::run::{Phase, Run, WaitKind};
 use kernel::scope::Unresolved;
 use kernel::{Event, Input, Plan, RunStatus, StepStatus, Timestamp, advance, expr};
 use store::Error;
@@ -74,6 +74,10 @@ pub(super) fn check_event(case: &mut Case<'_>, moment: &EventInContext<'_>) -> R
             not_before(case, None, *at, due);
             true
         }
+        Event::RunCancelling { .. } => {
+            run.status() != RunStatus::Cancelling && run.steps().any(|(_, step)| matches!(step.phase, Phase::Child {}))
+        }
+        Event::SignalReceived { .. } => run.status() != RunStatus::Cancelling,
         Event::Opened { step, node, parent, index } => may_open(moment, *step, *node, *parent, *index),
         // Only allowed after the run's end.
         Event::LateResult { .. } => false,
@@ -101,6 +105,7 @@ fn check_end(case: &mut Case<'_>, moment: &EventInContext<'_>) -> Result<(), Err
         ([Event::RunCompleted {}], Event::RunCompleted {}) => true,
         ([Event::RunFinished { output: decided }], Event::RunFinished { output }) => decided == output,
         ([Event::RunFailed { step: decided, .. }], Event::RunFailed { step, .. }) => decided == step,
+        ([Event::RunCancelled { .. }], Event::RunCancelled { .. }) => true,
         _ => false,
     };
     if !is_same {
@@ -168,6 +173,7 @@ fn check_step_event(case: &mut Case<'_>, moment: &EventInContext<'_>, name: &str
     let EventInContext { run, event, at, .. } = moment;
     let Some(step) = event.step() else { return Ok(true) };
     let state = run.step(step);
+    let kind = run.node(moment.plan, step).wait_kind();
     let starts = matches!(
         event,
         Event::Scheduled { .. }
@@ -177,6 +183,8 @@ fn check_step_event(case: &mut Case<'_>, moment: &EventInContext<'_>, name: &str
             | Event::LoopStarted { .. }
             | Event::TimerSet { .. }
             | Event::WaitOpened { .. }
+            | Event::ApprovalRequested { .. }
+            | Event::ChildStarted { .. }
     );
     let is_fine = match (&state.phase, event) {
         (
@@ -185,7 +193,8 @@ fn check_step_event(case: &mut Case<'_>, moment: &EventInContext<'_>, name: &str
             | Phase::Leased { .. }
             | Phase::Sleeping { .. }
             | Phase::Waiting { .. }
-            | Phase::Open {},
+            | Phase::Open {}
+            | Phase::Child {},
             _,
         ) if starts => {
             case.say_step(Code::StartedTwice, step, format!("`{name}` while the step is {}", state.status()));
@@ -209,6 +218,9 @@ fn check_step_event(case: &mut Case<'_>, moment: &EventInContext<'_>, name: &str
             | Event::TimerSet { .. }
             | Event::HeldBack { .. }
             | Event::WaitOpened { .. }
+            | Event::ApprovalRequested { .. }
+            | Event::ChildStarted { .. }
+            | Event::SignalConsumed { .. }
             | Event::Succeeded { .. }
             | Event::Received { callback: None, .. }
             | Event::Failed { .. }
@@ -232,7 +244,11 @@ fn check_step_event(case: &mut Case<'_>, moment: &EventInContext<'_>, name: &str
         (Phase::Ready {}, Event::HeldBack { .. }) => true,
         (
             Phase::Retrying { at: due },
-            Event::Leased { .. } | Event::Started { .. } | Event::Scheduled { .. } | Event::HeldBack { .. },
+            Event::Leased { .. }
+            | Event::Started { .. }
+            | Event::Scheduled { .. }
+            | Event::HeldBack { .. }
+            | Event::ChildStarted { .. },
         ) => {
             not_before(case, Some(step), *at, *due);
             true
@@ -261,7 +277,37 @@ fn check_step_event(case: &mut Case<'_>, moment: &EventInContext<'_>, name: &str
             not_before(case, Some(step), *at, *due);
             true
         }
-        (Phase::Waiting { .. }, Event::Received { callback: Some(_), .. }) => state.callback.is_none(),
+        (Phase::Waiting { .. }, Event::Received { callback: Some(_), .. }) => {
+            state.callback.is_none() && kind == Some(WaitKind::Webhook)
+        }
+        (Phase::Waiting { .. }, Event::SignalConsumed { signal, .. }) => {
+            kind == Some(WaitKind::Signal) && is_unread(run, *signal)
+        }
+        // The signal that it has just read.
+        (Phase::Waiting { .. }, Event::Received { callback: None, .. }) => {
+            kind == Some(WaitKind::Signal) && state.callback.is_some()
+        }
+        (Phase::Waiting { .. }, Event::Continued { .. }) => kind == Some(WaitKind::Pause),
+        (Phase::Waiting { deadline: due }, Event::ApprovalDecided { actor, .. }) => {
+            // Without an actor, the deadline has decided.
+            if actor.is_empty() {
+                not_before(case, Some(step), *at, *due);
+            }
+            kind == Some(WaitKind::Approval) && state.approval.as_ref().is_some_and(|it| it.decision.is_none())
+        }
+        // The decision is an event of its own.
+        (Phase::Waiting { .. }, Event::Succeeded { .. } | Event::Failed { .. }) => {
+            kind == Some(WaitKind::Approval) && state.approval.as_ref().is_some_and(|it| it.decision.is_some())
+        }
+        (Phase::Child {}, Event::ChildEnded { child, .. }) => {
+            state.child.as_ref().is_some_and(|link| link.run == *child && link.status.is_none())
+        }
+        // The end of the child is an event of its own, and this one is in the same record.
+        (Phase::Child {}, Event::Succeeded { .. } | Event::Failed { .. }) => true,
+        (Phase::Child {}, Event::Retrying { next, .. }) => {
+            not_before(case, Some(step), *next, *at);
+            true
+        }
         (Phase::Open {}, Event::Succeeded { .. }) => may_close(moment, step, None),
         (Phase::Open {}, Event::Failed { failure, .. }) => may_close(moment, step, Some(failure)),
         // Steps are cancelled together with their run or with a step around them, in the same record.
@@ -272,12 +318,14 @@ fn check_step_event(case: &mut Case<'_>, moment: &EventInContext<'_>, name: &str
             | Phase::Retrying { .. }
             | Phase::Sleeping { .. }
             | Phase::Waiting { .. }
+            | Phase::Child {}
             | Phase::Open {},
             Event::Cancelled { .. },
         ) => {
             let around: Vec<u32> = std::iter::successors(run.parent(step), |step| run.parent(*step)).collect();
             moment.later.iter().any(|event| match event {
                 Event::RunCancelled { .. } | Event::RunTimeout {} => true,
+                _ if run.status() == RunStatus::Cancelling => true,
                 Event::Failed { step, .. } | Event::Cancelled { step } => around.contains(step),
                 _ => false,
             })
@@ -313,7 +361,7 @@ fn check_attempt(case: &mut Case<'_>, moment: &EventInContext<'_>, step: u32) {
     let state = moment.run.step(step);
     let retry = &moment.run.node(moment.plan, step).retry;
     let expected = match moment.event {
-        Event::Started { .. } | Event::Leased { .. } => {
+        Event::Started { .. } | Event::Leased { .. } | Event::ChildStarted { .. } => {
             let most = if retry.never { 1 } else { retry.max_attempts.max(1) };
             if state.charged >= most {
                 let message =
@@ -325,6 +373,7 @@ fn check_attempt(case: &mut Case<'_>, moment: &EventInContext<'_>, step: u32) {
         // Not an attempt yet, but the event carries the number of the next one.
         Event::Scheduled { .. } => state.attempt + 1,
         // The kernel executes the step itself, in one attempt.
+        Event::Succeeded { .. } | Event::Failed { .. } if matches!(state.phase, Phase::Waiting { .. }) => 1,
         Event::Succeeded { .. } if matches!(state.phase, Phase::Pending {} | Phase::Open {}) => 1,
         _ => state.attempt,
     };
@@ -448,6 +497,20 @@ fn is_start_of(node: &Node, run: &Run, step: u32, event: &Event) -> bool {
             Some(_) => matches!(event, Event::Received { callback: None, .. }),
             None => matches!(event, Event::WaitOpened { .. }),
         },
+        Some(Body::Signal { .. }) => match event {
+            Event::SignalConsumed { signal, .. } => is_unread(run, *signal),
+            Event::Received { callback: None, .. } => run.step(step).callback.is_some(),
+            Event::WaitOpened { .. } => true,
+            _ => false,
+        },
+        Some(Body::Approval { .. }) => {
+            matches!(event, Event::ApprovalRequested { .. }) || failed(&["template_error", "state_limit"])
+        }
+        Some(Body::Pause { .. }) => matches!(event, Event::WaitOpened { .. }),
+        Some(Body::Child { .. }) => {
+            let own = ["template_error", "workflow_not_allowed", "too_deep", "too_many_children", "input_too_large"];
+            matches!(event, Event::ChildStarted { .. }) || failed(&own)
+        }
         Some(Body::Group { .. }) => matches!(event, Event::GroupStarted { .. }) || failed(&["too_many_steps"]),
         Some(Body::Loop { .. }) => {
             let own = ["template_error", "not_a_list", "max_iterations", "state_limit"];
@@ -456,6 +519,11 @@ fn is_start_of(node: &Node, run: &Run, step: u32, event: &Event) -> bool {
         // A step kind of a later release is never started.
         Some(Body::Unknown { .. }) | None => false,
     }
+}
+
+/// Whether no step has read the signal that arrived with this event.
+fn is_unread(run: &Run, signal: u64) -> bool {
+    run.state.signals.iter().any(|unread| unread.number == signal)
 }
 
 fn is_task(node: &Node) -> bool {

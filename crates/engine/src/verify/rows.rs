@@ -7,7 +7,7 @@ use crate::services::tasks::RELEASE;
 use kernel::advance::FailedSteps;
 use kernel::event::Origin;
 use kernel::plan::{Body, Form, Node};
-use kernel::run::ReadyTask;
+use kernel::run::{ReadyTask, WaitKind};
 use kernel::{Plan, Run, RunStatus, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -18,7 +18,8 @@ pub(super) fn check(case: &mut Case<'_>, plan: &Plan, folded: &Folded) {
     row(case, plan, folded);
     timers(case, folded);
     ready(case, plan, folded);
-    waits(case, plan);
+    tokens(case, plan, folded);
+    open_waits(case, plan, folded);
     payloads(case, folded);
     keys(case, plan, folded);
 }
@@ -141,11 +142,13 @@ fn position(ReadyRow { queue, position }: &ReadyRow) -> String {
     format!("of `{}` with the key `{}` and priority {}", queue.name, queue.key, position.priority)
 }
 
-fn waits(case: &mut Case<'_>, plan: &Plan) {
+/// Every callback step that was ever opened has a token, as long as the run exists.
+fn tokens(case: &mut Case<'_>, plan: &Plan, folded: &Folded) {
     let stored = case.stored;
-    let takes =
-        |step: u32| matches!(plan.root().get(step as usize).and_then(|n| n.body.as_ref()), Some(Body::Webhook { .. }));
-    let mut left: BTreeSet<u32> = (0..plan.root().len() as u32).filter(|step| takes(*step)).collect();
+    let takes = |node: u32| matches!(plan.node_at(node).body, Some(Body::Webhook { .. }));
+    let root = (0..plan.root().len() as u32).filter(|step| takes(*step));
+    let inner = folded.opened.iter().filter(|(_, node)| takes(**node)).map(|(step, _)| *step);
+    let mut left: BTreeSet<u32> = root.chain(inner).collect();
     for wait in &stored.waits {
         if wait.kind != "webhook" || !left.remove(&wait.step) {
             let message = format!("a row of kind `{}` that the plan does not ask for", wait.kind);
@@ -154,6 +157,21 @@ fn waits(case: &mut Case<'_>, plan: &Plan) {
     }
     for step in left {
         case.say_step(Code::WaitMissing, step, "its callback URL is unknown to the server");
+    }
+}
+
+/// Every open wait has a row, and nothing else has.
+fn open_waits(case: &mut Case<'_>, plan: &Plan, folded: &Folded) {
+    let stored = case.stored;
+    let wanted = crate::mailbox::open_waits(plan, &folded.run, stored.row.org, stored.row.id);
+    for row in wanted.values().filter(|row| !stored.open_waits.contains(row)) {
+        // A run that waited before these rows existed gets them when it is advanced.
+        if row.kind != WaitKind::Webhook {
+            case.say_step(Code::OpenWaitMissing, row.step, format!("it waits ({}), and no list shows it", row.kind));
+        }
+    }
+    for row in stored.open_waits.iter().filter(|row| wanted.get(&row.step) != Some(row)) {
+        case.say_step(Code::OpenWaitStray, row.step, format!("a row says that it waits ({})", row.kind));
     }
 }
 

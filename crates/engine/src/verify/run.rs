@@ -7,6 +7,7 @@ use kernel::payload::Payloads;
 use kernel::plan::Form;
 use kernel::run::{FORMAT, LoadError, State};
 use kernel::{Context, Event, Input, Payload, Plan, Record, Run, Timestamp, advance, wire};
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use store::Error;
 use store::inspect::{Inspection, StoredRun};
@@ -75,12 +76,15 @@ pub(super) struct Case<'a> {
 }
 
 /// The state that the records of a run fold to.
+#[derive(Default)]
 pub(super) struct Folded {
     pub run: Run,
     /// Time of the last record.
     pub at: Timestamp,
     /// Stored payloads that events refer to: number and length.
     pub payloads: Vec<(u32, u64)>,
+    /// The node of each inner step that was in the state after the record that opened it.
+    pub opened: BTreeMap<u32, u32>,
 }
 
 impl Case<'_> {
@@ -107,7 +111,7 @@ impl Case<'_> {
 
     /// `None` when the records cannot be folded; the problem is then reported.
     fn fold(&mut self, plan: &Plan) -> Result<Option<Folded>, Error> {
-        let mut folded = Folded { run: Run::default(), at: Timestamp::default(), payloads: Vec::new() };
+        let mut folded = Folded::default();
         let stored = self.stored;
         for (number, (pos, body)) in (1..).zip(&stored.records) {
             let record = match Record::open(body) {
@@ -161,7 +165,7 @@ impl Case<'_> {
             if !history::check_event(self, &moment)? {
                 return Ok(false);
             }
-            folded.payloads.extend(payload(event).and_then(|p| p.stored.map(|n| (n, p.len))));
+            folded.payloads.extend(payloads(event).into_iter().filter_map(|p| Some((p.stored?, p.len))));
             match folded.run.apply(plan, event, record.at) {
                 Ok(()) => {}
                 Err(LoadError::Newer) => {
@@ -174,6 +178,10 @@ impl Case<'_> {
                 }
             }
         }
+        folded.opened.extend(record.events.iter().filter_map(|event| match event {
+            Event::Opened { step, node, .. } => folded.run.get(*step).map(|_| (*step, *node)),
+            _ => None,
+        }));
         folded.at = record.at;
         Ok(true)
     }
@@ -243,15 +251,19 @@ pub(super) fn context<'a>(stored: &StoredRun, now: Timestamp, payloads: &'a Payl
     }
 }
 
-/// The payload of an event.
-fn payload(event: &Event) -> Option<&Payload> {
+/// The payloads of an event.
+fn payloads(event: &Event) -> Vec<&Payload> {
     match event {
-        Event::Created { origin } => Some(&origin.body),
-        Event::Succeeded { response, .. } => response.body.as_ref(),
-        Event::Failed { response, .. } => response.as_ref()?.body.as_ref(),
-        Event::Received { callback, .. } => callback.as_ref().map(|callback| &callback.body),
-        Event::WaitClosed { callback, .. } => Some(&callback.body),
-        Event::Progress { progress, .. } => Some(progress),
-        _ => None,
+        Event::Created { origin } => vec![&origin.body],
+        Event::Succeeded { response, .. } => response.body.iter().collect(),
+        Event::Failed { response, .. } => response.iter().flat_map(|response| &response.body).collect(),
+        Event::Received { callback, .. } => callback.iter().map(|callback| &callback.body).collect(),
+        Event::WaitClosed { callback, .. } => vec![&callback.body],
+        Event::Progress { progress, .. } => vec![progress],
+        Event::LoopStarted { pages, .. } => pages.values().collect(),
+        Event::SignalReceived { body, .. } => vec![body],
+        Event::ApprovalRequested { items, .. } => items.iter().collect(),
+        Event::RunFinished { output } => vec![output],
+        _ => Vec::new(),
     }
 }

@@ -29,7 +29,14 @@ pub async fn receive(app: State, Path(token): Path<String>, body: Body) -> Answe
         Judged::Conflict => Err(Refusal::new(Code::CallbackConflict, "another payload was accepted before")
             .hint("a callback URL accepts one payload; only the identical one may be sent again")),
         Judged::TooLarge => Err(Refusal::new(Code::TooLarge, "this payload would make the run larger than 16 MiB")),
-        Judged::Gone | Judged::Stale | Judged::Ended(_) | Judged::Unknown | Judged::Later => Err(Refusal::new(
+        Judged::Gone
+        | Judged::Stale
+        | Judged::Ended(_)
+        | Judged::Unknown
+        | Judged::Later
+        | Judged::Full
+        | Judged::Forbidden
+        | Judged::Ambiguous => Err(Refusal::new(
             Code::CallbackGone,
             "no step waits for this callback now: the wait timed out, was skipped or cancelled, or the run has ended",
         )),

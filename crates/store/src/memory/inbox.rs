@@ -1,17 +1,20 @@
 //! The inbox in memory: rows by key, each with its answer once it has one.
 
 use super::{Contents, MemoryStore};
-use crate::rows::{InboxKey, InboxRow};
+use crate::rows::{ConsumedRow, InboxKey, InboxRow};
 use crate::{Call, InboxStore};
 use bytes::Bytes;
-use kernel::Timestamp;
 use kernel::inbox::InboxKind;
+use kernel::{InboxId, OrgId, RunId, Timestamp};
 use std::ops::Bound;
 
 impl Contents {
-    pub(super) fn answer_inbox(&mut self, key: InboxKey, answer: &Bytes) {
-        if let Some((_, unanswered @ None)) = self.inbox.get_mut(&key) {
-            *unanswered = Some(answer.clone());
+    /// Answers or deletes a row that has no answer.
+    pub(super) fn consume(&mut self, row: &ConsumedRow) {
+        match (&row.answer, self.inbox.get_mut(&row.key)) {
+            (Some(answer), Some((_, unanswered @ None))) => *unanswered = Some(answer.clone()),
+            (None, Some((_, None))) => drop(self.inbox.remove(&row.key)),
+            _ => {}
         }
     }
 }
@@ -33,8 +36,16 @@ impl InboxStore for MemoryStore {
         })
     }
 
-    fn answer_inbox<'a>(&'a self, answers: &'a [(InboxKey, Bytes)]) -> Call<'a, ()> {
-        self.answer(move |c| answers.iter().for_each(|(key, answer)| c.answer_inbox(*key, answer)))
+    fn inbox_of(&self, org: OrgId, run: RunId, limit: usize) -> Call<'_, Vec<InboxRow>> {
+        self.answer(move |c| {
+            let rows = c.inbox.range((org, run, InboxId([0; 16]))..=(org, run, InboxId([255; 16])));
+            let unanswered = rows.filter(|(_, (_, answer))| answer.is_none());
+            unanswered.take(limit).map(|(_, (row, _))| row.clone()).collect()
+        })
+    }
+
+    fn answer_inbox<'a>(&'a self, answers: &'a [ConsumedRow]) -> Call<'a, ()> {
+        self.answer(move |c| answers.iter().for_each(|row| c.consume(row)))
     }
 
     fn take_inbox_answers<'a>(&'a self, keys: &'a [InboxKey]) -> Call<'a, Vec<(InboxKey, Bytes)>> {

@@ -9,7 +9,7 @@
 use super::columns::{Blob, EscapedText, Id, group_bytes, int, org_of, sql};
 use super::inbox;
 use super::session::Params;
-use crate::rows::{Batch, InboxKey, LimitSlotRow, ReadyRow, RunRow, RunWrite, Wait};
+use crate::rows::{Batch, ConsumedRow, InboxRow, LimitSlotRow, OpenWait, ReadyRow, RunRow, RunWrite, Wait};
 use crate::triggers::{DELIVERIES_KEPT, DeliveryRow, REQUESTS_KEPT, ScheduleAdvance};
 use bytes::{BufMut, Bytes, BytesMut};
 use kernel::{OrgId, RunId, Timestamp, TriggerId};
@@ -48,6 +48,7 @@ impl BatchColumns {
         batch_columns.ready(writes);
         batch_columns.limit_slots(batch, writes);
         batch_columns.inbox(writes);
+        batch_columns.waits(writes);
         batch_columns.run_inserts(writes);
         batch_columns.notifications(writes);
         batch_columns.deliveries(writes);
@@ -248,32 +249,74 @@ impl BatchColumns {
     }
 
     fn inbox(&mut self, writes: &[&RunWrite]) {
-        let consumed = writes.iter().flat_map(|w| w.consumed.iter().map(|row| ((w.org, w.run, row.id), &row.answer)));
-        let mut consumed: Vec<(InboxKey, &Bytes)> = consumed.collect();
-        consumed.sort_by_key(|(key, _)| *key);
+        let mut consumed: Vec<&ConsumedRow> = writes.iter().flat_map(|w| &w.consumed).collect();
+        consumed.sort_by_key(|row| row.key);
         if !consumed.is_empty() {
-            let (orgs, runs, ids) = inbox::columns(consumed.iter().map(|(key, _)| *key));
-            let answers = list(&consumed, |(_, answer)| Blob((*answer).clone()));
+            let (orgs, runs, ids) = inbox::columns(consumed.iter().map(|row| row.key));
+            let answers = list(&consumed, |row| row.answer.clone().map(Blob));
             self.add(sql!("postgres/inbox_consume"), vec![Box::new(orgs), Box::new(runs), Box::new(ids), answers]);
+        }
+        let mut outgoing: Vec<&InboxRow> = writes.iter().flat_map(|w| &w.outgoing).collect();
+        outgoing.sort_by_key(|row| row.key);
+        if !outgoing.is_empty() {
+            let (orgs, runs, ids) = inbox::columns(outgoing.iter().map(|row| row.key));
+            self.add(
+                sql!("postgres/inbox_send"),
+                vec![
+                    Box::new(orgs),
+                    Box::new(runs),
+                    Box::new(ids),
+                    list(&outgoing, |row| row.kind.as_str()),
+                    list(&outgoing, |row| Blob(row.body.clone())),
+                    list(&outgoing, |row| row.written_at.0),
+                    list(&outgoing, |row| row.sender.map(|sender| Id(sender.0))),
+                ],
+            );
+        }
+    }
+
+    fn waits(&mut self, writes: &[&RunWrite]) {
+        let mut tokens: Vec<&Wait> = writes.iter().flat_map(|w| &w.tokens).collect();
+        tokens.sort_by_key(|token| token.token_hash);
+        if !tokens.is_empty() {
+            self.add(
+                sql!("postgres/waits_insert"),
+                vec![
+                    list(&tokens, |token| token.token_hash.to_vec()),
+                    list(&tokens, |token| org_of(token.org)),
+                    list(&tokens, |token| Id(token.run.0)),
+                    list(&tokens, |token| i64::from(token.step)),
+                    list(&tokens, |token| EscapedText::of(&token.kind)),
+                ],
+            );
+        }
+        let mut left: NetChange<&OpenWait> = NetChange::default();
+        for write in writes {
+            left.remove(&write.waits.remove);
+            left.insert(&write.waits.insert);
+        }
+        let columns = |rows: &[&OpenWait]| -> Vec<Box<dyn ToSql + Sync + Send>> {
+            vec![
+                list(rows, |row| org_of(row.org)),
+                list(rows, |row| row.kind.as_str()),
+                list(rows, |row| EscapedText::of(&row.name)),
+                list(rows, |row| Id(row.run.0)),
+                list(rows, |row| i64::from(row.step)),
+            ]
+        };
+        let (removed, inserted) = (Vec::from_iter(left.removed), Vec::from_iter(left.inserted));
+        if !removed.is_empty() {
+            self.add(sql!("postgres/open_waits_delete"), columns(&removed));
+        }
+        if !inserted.is_empty() {
+            let mut columns = columns(&inserted);
+            columns.push(list(&inserted, |row| row.deadline.0));
+            self.add(sql!("postgres/open_waits_insert"), columns);
         }
     }
 
     fn run_inserts(&mut self, writes: &[&RunWrite]) {
         let run_inserts = || writes.iter().filter_map(|w| Some((w, w.run_insert.as_deref()?)));
-        let mut waits: Vec<&Wait> = run_inserts().flat_map(|(_, run_insert)| &run_insert.waits).collect();
-        waits.sort_by_key(|wait| wait.token_hash);
-        if !waits.is_empty() {
-            self.add(
-                sql!("postgres/waits_insert"),
-                vec![
-                    list(&waits, |wait| wait.token_hash.to_vec()),
-                    list(&waits, |wait| org_of(wait.org)),
-                    list(&waits, |wait| Id(wait.run.0)),
-                    list(&waits, |wait| i64::from(wait.step)),
-                    list(&waits, |wait| EscapedText::of(&wait.kind)),
-                ],
-            );
-        }
         let labels = run_inserts()
             .flat_map(|(w, run_insert)| run_insert.labels.iter().map(move |(key, value)| (w.org, key, value, w.run)));
         let labels: Vec<(OrgId, &String, &String, RunId)> = labels.collect::<BTreeSet<_>>().into_iter().collect();

@@ -55,12 +55,7 @@ impl ConflictFacts {
                 facts.keys.insert(keys[index as usize].clone(), (RunId(id(&row, 1)?), hash(&row, 2)?));
             }
         }
-        let hashes: Vec<&[u8]> = writes
-            .iter()
-            .filter_map(|w| w.run_insert.as_ref())
-            .flat_map(|b| &b.waits)
-            .map(|w| &w.token_hash[..])
-            .collect();
+        let hashes: Vec<&[u8]> = writes.iter().flat_map(|w| &w.tokens).map(|token| &token.token_hash[..]).collect();
         if !hashes.is_empty() {
             for row in session.query(sql!("postgres/waits_held"), &[&hashes]).await? {
                 facts.waits.insert(hash(&row, 0)?);
@@ -138,7 +133,7 @@ impl ConflictFacts {
         if let Some((run, fingerprint)) = key.as_ref().and_then(|key| self.keys.get(key)) {
             return WriteVerdict::KeyTaken { run: *run, fingerprint: *fingerprint };
         }
-        let waits: Vec<[u8; 32]> = write.run_insert.iter().flat_map(|b| &b.waits).map(|wait| wait.token_hash).collect();
+        let waits: Vec<[u8; 32]> = write.tokens.iter().map(|token| token.token_hash).collect();
         let payloads: Vec<_> = write.payloads.iter().map(|(number, _)| (write.org, write.run, *number)).collect();
         if self.heads.get(&(write.org, write.run)).copied().unwrap_or(0) != write.after || !fits_seq_column(write) {
             return WriteVerdict::Conflict;
@@ -182,7 +177,7 @@ fn are_new<T: Ord>(known: &BTreeSet<T>, wanted: &[T]) -> bool {
 }
 
 fn consumed_by(write: &RunWrite) -> impl Iterator<Item = InboxKey> + '_ {
-    write.consumed.iter().map(|row| (write.org, write.run, row.id))
+    write.consumed.iter().map(|row| row.key)
 }
 
 fn key_of(write: &RunWrite) -> Option<KeyName> {

@@ -14,7 +14,7 @@ use crate::rows::{Erased, Erasure, RunRow};
 use kernel::{OrgId, Record, RunId, Timestamp};
 
 pub(super) async fn erase(session: &Session, erasure: &Erasure) -> Attempted<Erased> {
-    let Erasure { org, run, labels, waits } = erasure;
+    let Erasure { org, run, labels } = erasure;
     let row = match ended(session, *org, *run).await? {
         Ok(row) => row,
         Err(why) => return Ok(why),
@@ -27,11 +27,14 @@ pub(super) async fn erase(session: &Session, erasure: &Erasure) -> Attempted<Era
     for (key, value) in labels {
         session.execute(sql!("label_delete"), &[&owner, &EscapedText::of(key), &EscapedText::of(value), &id]).await?;
     }
-    for hash in waits {
-        session.execute(sql!("wait_delete"), &[&&hash[..], &owner, &id]).await?;
-    }
-    for table in [sql!("postgres/journal_delete"), sql!("snapshot_delete"), sql!("payloads_delete"), sql!("run_delete")]
-    {
+    let tables = [
+        sql!("waits_delete"),
+        sql!("postgres/journal_delete"),
+        sql!("snapshot_delete"),
+        sql!("payloads_delete"),
+        sql!("run_delete"),
+    ];
+    for table in tables {
         session.execute(table, &[&owner, &id]).await?;
     }
     if let Some(record) = newest.and_then(|body| Record::open(&body).ok()) {

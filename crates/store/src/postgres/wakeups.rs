@@ -1,10 +1,12 @@
-//! What wakes a run that is not in memory: its timer, or a callback.
+//! What wakes a run that is not in memory: its timer, or what one of its steps waits for.
 
-use super::columns::{Attempted, Id, get, limit, number, org, org_of, run_id, sql, text, time};
+use super::columns::{Attempted, EscapedText, Id, get, limit, number, org, org_of, run_id, sql, text, time};
 use super::session::Session;
-use crate::rows::{Timer, Wait};
-use kernel::Timestamp;
+use crate::rows::{OpenWait, Timer, Wait};
+use kernel::run::WaitKind;
+use kernel::{OrgId, RunId, Timestamp};
 use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 
 pub(super) async fn timers(
     session: &Session,
@@ -33,4 +35,25 @@ pub(super) async fn wait(session: &Session, token_hash: [u8; 32]) -> Attempted<O
         Ok(Wait { org, run, step, token_hash, kind: text(row, 3)? })
     };
     found.as_ref().map(read).transpose()
+}
+
+pub(super) async fn open_waits(
+    session: &Session,
+    org: OrgId,
+    kind: WaitKind,
+    name: &str,
+    after: Option<(RunId, u32)>,
+    count: usize,
+) -> Attempted<Vec<OpenWait>> {
+    // No run has the id 0.
+    let (run_after, step_after) = after.map_or((Id([0; 16]), -1), |(run, step)| (Id(run.0), i64::from(step)));
+    let escaped = EscapedText::of(name);
+    let params: [&(dyn ToSql + Sync); 6] =
+        [&org_of(org), &kind.as_str(), &escaped, &run_after, &step_after, &limit(count)];
+    let rows = session.query(sql!("open_waits"), &params).await?;
+    let read = |row: &Row| {
+        let (run, step, deadline) = (run_id(row, 0)?, number(row, 1)?, time(row, 2)?);
+        Ok(OpenWait { org, kind, name: name.to_owned(), run, step, deadline })
+    };
+    rows.iter().map(read).collect()
 }

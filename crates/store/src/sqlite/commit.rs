@@ -12,7 +12,7 @@ use super::errors::Failure;
 use super::run_heads::{Head, Key, RECOVERY_POS};
 use crate::crash::{self, Point};
 use crate::id_map::IdMap;
-use crate::rows::{IdempotencyKey, InboxAnswer, LimitSlotRow, ReadyRow, RunInsert, RunRow, RunWrite, WriteVerdict};
+use crate::rows::{ConsumedRow, IdempotencyKey, LimitSlotRow, ReadyRow, RunInsert, RunRow, RunWrite, WriteVerdict};
 use crate::write_validation::{is_valid, undo_group};
 use kernel::{RunId, Timestamp};
 use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
@@ -320,10 +320,32 @@ impl<'a> Attempt<'a> {
             let row = params![slot.org.0, slot.name, of, slot.key, slot.number, run.0, step, until.0];
             self.execute(sql!("slot_put"), row)?;
         }
-        for InboxAnswer { id, answer } in &write.consumed {
-            if self.execute(sql!("inbox_answer"), params![&**answer, org, run, id.0])? == 0 {
+        for token in &write.tokens {
+            self.execute(sql!("wait_insert"), params![token.token_hash, org, run, token.step, token.kind])?;
+        }
+        for wait in &write.waits.remove {
+            let row = params![org, wait.kind.as_str(), wait.name, run, wait.step];
+            self.execute(sql!("open_wait_delete"), row)?;
+            crash::point(Point::WaitRemoved);
+        }
+        for wait in &write.waits.insert {
+            let row = params![org, wait.kind.as_str(), wait.name, run, wait.step, wait.deadline.0];
+            self.execute(sql!("open_wait_insert"), row)?;
+            crash::point(Point::WaitWritten);
+        }
+        for ConsumedRow { key: (org, run, id), answer } in &write.consumed {
+            let changed = match answer {
+                Some(answer) => self.execute(sql!("inbox_answer"), params![&**answer, org.0, run.0, id.0])?,
+                None => self.execute(sql!("inbox_delete"), params![org.0, run.0, id.0])?,
+            };
+            if changed == 0 {
                 return Err(Failure::Row);
             }
+            crash::point(Point::InboxConsumed);
+        }
+        for row in &write.outgoing {
+            super::inbox::insert(self.prepared(sql!("inbox_insert"))?, row)?;
+            crash::point(Point::InboxSent);
         }
         for number in 0..write.notifications {
             self.execute(sql!("notification_insert"), params![org, run, number])?;
@@ -339,9 +361,6 @@ impl<'a> Attempt<'a> {
 
     fn write_run_insert(&mut self, key: Key, run_insert: &RunInsert) -> Result<(), Failure> {
         let (org, run) = (key.0.0, key.1.0);
-        for wait in &run_insert.waits {
-            self.execute(sql!("wait_insert"), params![wait.token_hash, org, run, wait.step, wait.kind])?;
-        }
         for (name, value) in &run_insert.labels {
             self.execute(sql!("label_insert"), params![org, name, value, run])?;
         }

@@ -22,7 +22,7 @@ use rusqlite::{Connection, params};
 const ERASED_UNTIL: &str = "erased_until_us";
 
 pub(super) fn erase(connection: &Connection, erasure: &Erasure) -> std::result::Result<Erased, Failure> {
-    let Erasure { org, run, labels, waits } = erasure;
+    let Erasure { org, run, labels } = erasure;
     let key = (*org, *run);
     let (row, head) = match ended(connection, key)? {
         Ok(found) => found,
@@ -43,10 +43,7 @@ pub(super) fn erase(connection: &Connection, erasure: &Erasure) -> std::result::
     for (name, value) in labels {
         execute(sql!("label_delete"), params![org.0, name, value, run.0])?;
     }
-    for hash in waits {
-        execute(sql!("wait_delete"), params![hash, org.0, run.0])?;
-    }
-    for table in [sql!("snapshot_delete"), sql!("payloads_delete"), sql!("run_delete")] {
+    for table in [sql!("waits_delete"), sql!("snapshot_delete"), sql!("payloads_delete"), sql!("run_delete")] {
         execute(table, params![org.0, run.0])?;
     }
     let last = newest.and_then(|body| Record::open(&body).ok()).map(|record| record.at);

@@ -1,14 +1,15 @@
-//! Pages of runs, newest first.
+//! Pages of runs, newest first, and of their open waits.
 //!
 //! There are four fixed statements, one per useful index, and filters are always bound parameters. The choice of the
 //! statement changes the speed, never the result: the random operations of `testkit::conformance` compare all four with
 //! a plain filter.
 
-use super::columns::{AFTER_EVERY_ID, limit, run_id, run_row, sql};
+use super::columns::{AFTER_EVERY_ID, limit, run_id, run_row, sql, time};
 use super::errors::on_read;
 use crate::Result;
-use crate::rows::{ID_LAG, ListedRun, RunFilter, UnreadableRow, listed_id};
+use crate::rows::{ID_LAG, ListedRun, OpenWait, RunFilter, UnreadableRow, listed_id};
 use kernel::plan::Form;
+use kernel::run::WaitKind;
 use kernel::{OrgId, RunId, RunStatus, Timestamp};
 use rusqlite::{Connection, Params, Row, params};
 
@@ -102,6 +103,25 @@ fn first_id(at: Timestamp) -> [u8; 16] {
     let millis = at.millis().clamp(0, (1 << 48) - 1) as u64;
     id[..6].copy_from_slice(&millis.to_be_bytes()[2..]);
     id
+}
+
+pub(super) fn open_waits(
+    connection: &Connection,
+    org: OrgId,
+    kind: WaitKind,
+    name: &str,
+    after: Option<(RunId, u32)>,
+    count: usize,
+) -> Result<Vec<OpenWait>> {
+    // No run has the id 0.
+    let (run, step) = after.map_or(([0; 16], -1), |(run, step)| (run.0, i64::from(step)));
+    let mut statement = connection.prepare_cached(sql!("open_waits")).map_err(on_read)?;
+    let read = |row: &Row<'_>| {
+        let (run, step, deadline) = (run_id(row, 0)?, row.get(1)?, time(row, 2)?);
+        Ok(OpenWait { org, kind, name: name.to_owned(), run, step, deadline })
+    };
+    let rows = statement.query_map(params![org.0, kind.as_str(), name, run, step, limit(count)], read);
+    rows.map_err(on_read)?.collect::<rusqlite::Result<_>>().map_err(on_read)
 }
 
 fn page(connection: &Connection, statement: &str, params: impl Params) -> Result<Vec<ListedRun>> {

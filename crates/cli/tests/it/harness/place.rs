@@ -115,6 +115,10 @@ pub fn has_point(point: Point) -> bool {
             | TimerRemoved
             | ReadyWritten
             | ReadyRemoved
+            | WaitWritten
+            | WaitRemoved
+            | InboxSent
+            | InboxConsumed
             | RecoveryRows
             | RecoveryMoved
             | RecordsEmptied

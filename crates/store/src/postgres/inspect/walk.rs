@@ -6,15 +6,18 @@
 //! too.
 
 use super::super::batch_columns;
-use super::super::columns::{Attempted, Id, blob, get, hash, number, org, run_id, run_row, seq, sql, text, time};
+use super::super::columns::{
+    Attempted, Id, blob, get, hash, named, number, org, run_id, run_row, seq, sql, text, time,
+};
 use super::super::errors::Failure;
 use super::cursor::{Cursor, Key, Owners, decoded, fetch, key};
 use super::{PostgresInspection, owner, unreadable};
 use crate::Result;
 use crate::inspect::{Anomaly, AnomalyKind, InspectedRow, SnapshotRow, StoredRun};
-use crate::rows::{QueueKey, QueuePosition, ReadyRow, Wait};
+use crate::rows::{OpenWait, QueueKey, QueuePosition, ReadyRow, Wait};
 use bytes::Bytes;
 use kernel::RunId;
+use kernel::run::WaitKind;
 use std::collections::{HashMap, HashSet};
 use tokio_postgres::Row;
 
@@ -49,6 +52,7 @@ fn runs(inspection: &PostgresInspection, pending: &mut Pending, each: &mut dyn F
         snapshots: "snapshots", "postgres/inspect_snapshots", snapshot;
         timers: "timers", "inspect_timers", |row| time(row, 2);
         waits: "waits", "inspect_waits", wait;
+        open_waits: "open_waits", "inspect_open_waits", open_wait;
         ready: "ready", "inspect_ready", ready_row;
         payloads: "payloads", "inspect_payloads", payload;
         labels: "labels", "inspect_labels", |row| Ok((text(row, 2)?, text(row, 3)?));
@@ -83,6 +87,7 @@ fn runs(inspection: &PostgresInspection, pending: &mut Pending, each: &mut dyn F
             snapshots.rest(inspection, &mut dangling)?;
             timers.rest(inspection, &mut dangling)?;
             waits.rest(inspection, &mut dangling)?;
+            open_waits.rest(inspection, &mut dangling)?;
             ready.rest(inspection, &mut dangling)?;
             payloads.rest(inspection, &mut dangling)?;
             labels.rest(inspection, &mut dangling)?;
@@ -95,6 +100,7 @@ fn runs(inspection: &PostgresInspection, pending: &mut Pending, each: &mut dyn F
         let snapshots = snapshots.take(inspection, at, &mut dangling, each)?;
         let timers = timers.take(inspection, at, &mut dangling, each)?;
         let waits = waits.take(inspection, at, &mut dangling, each)?;
+        let open_waits = open_waits.take(inspection, at, &mut dangling, each)?;
         let ready = ready.take(inspection, at, &mut dangling, each)?;
         let payloads = payloads.take(inspection, at, &mut dangling, each)?;
         let labels = labels.take(inspection, at, &mut dangling, each)?;
@@ -122,6 +128,7 @@ fn runs(inspection: &PostgresInspection, pending: &mut Pending, each: &mut dyn F
             snapshots,
             timers,
             waits,
+            open_waits,
             ready,
             payloads,
             labels,
@@ -162,6 +169,12 @@ fn snapshot(row: &Row) -> Attempted<SnapshotRow> {
 fn wait(row: &Row) -> Attempted<Wait> {
     let (org, run, step) = (org(row, 0)?, run_id(row, 1)?, number(row, 2)?);
     Ok(Wait { org, run, step, token_hash: hash(row, 3)?, kind: text(row, 4)? })
+}
+
+fn open_wait(row: &Row) -> Attempted<OpenWait> {
+    let (org, run, step, deadline) = (org(row, 0)?, run_id(row, 1)?, number(row, 2)?, time(row, 5)?);
+    let (kind, name) = (named(row, 3, WaitKind::parse)?, text(row, 4)?);
+    Ok(OpenWait { org, kind, name, run, step, deadline })
 }
 
 fn ready_row(row: &Row) -> Attempted<ReadyRow> {

@@ -5,15 +5,16 @@
 //! position. The walk marks the positions it visited, one bit each, so that the pass over the journal at the end finds
 //! the records that no run leads to. An empty record without a run is what remains of a deleted run.
 
-use super::super::columns::{count, org, run_id, run_row, sql, time};
+use super::super::columns::{count, named, org, run_id, run_row, sql, time};
 use super::super::errors::on_read;
 use super::super::journal::{JournalSlot, journal_slot};
 use super::super::run_heads::{self, Head};
 use super::cursor::{Cursor, Owners, RawKey, decoded, raw_key, unreadable};
 use crate::Result;
 use crate::inspect::{Anomaly, AnomalyKind, InspectedRow, SnapshotRow, StoredRun};
-use crate::rows::{QueueKey, QueuePosition, ReadyRow, RunRow, Wait};
+use crate::rows::{OpenWait, QueueKey, QueuePosition, ReadyRow, RunRow, Wait};
 use bytes::Bytes;
+use kernel::run::WaitKind;
 use kernel::{OrgId, RunId};
 use rusqlite::{Connection, OptionalExtension, Row, Statement, params};
 use std::collections::{HashMap, HashSet};
@@ -49,6 +50,7 @@ fn runs(
         snapshots: "snapshots", "inspect_snapshots", snapshot;
         timers: "timers", "inspect_timers", |row| time(row, 2);
         waits: "waits", "inspect_waits", wait;
+        open_waits: "open_waits", "inspect_open_waits", open_wait;
         ready: "ready", "inspect_ready", ready_row;
         payloads: "payloads", "inspect_payloads", |row| Ok((row.get(2)?, count(row, 3)?));
         labels: "labels", "inspect_labels", |row| Ok((row.get(2)?, row.get(3)?));
@@ -64,6 +66,7 @@ fn runs(
             snapshots.take(&key, owners, each)?,
             timers.take(&key, owners, each)?,
             waits.take(&key, owners, each)?,
+            open_waits.take(&key, owners, each)?,
             ready.take(&key, owners, each)?,
             payloads.take(&key, owners, each)?,
             labels.take(&key, owners, each)?,
@@ -80,7 +83,7 @@ fn runs(
         let version = versions.query_row(params![row.org.0, row.workflow.0, row.version], |row| row.get(0));
         let version = version.optional().map_err(on_read)?;
         let (records, broken) = journal.follow(key, &row, head)?;
-        let (snapshots, timers, waits, ready, payloads, labels, keys) = sides;
+        let (snapshots, timers, waits, open_waits, ready, payloads, labels, keys) = sides;
         each(InspectedRow::Run(Box::new(StoredRun {
             row,
             records,
@@ -90,6 +93,7 @@ fn runs(
             snapshots,
             timers,
             waits,
+            open_waits,
             ready,
             payloads,
             labels,
@@ -99,6 +103,7 @@ fn runs(
     snapshots.rest(owners, each)?;
     timers.rest(owners, each)?;
     waits.rest(owners, each)?;
+    open_waits.rest(owners, each)?;
     ready.rest(owners, each)?;
     payloads.rest(owners, each)?;
     labels.rest(owners, each)?;
@@ -136,6 +141,11 @@ fn snapshot(row: &Row<'_>) -> rusqlite::Result<SnapshotRow> {
 fn wait(row: &Row<'_>) -> rusqlite::Result<Wait> {
     let (org, run) = (org(row, 0)?, run_id(row, 1)?);
     Ok(Wait { org, run, step: row.get(2)?, token_hash: row.get(3)?, kind: row.get(4)? })
+}
+
+fn open_wait(row: &Row<'_>) -> rusqlite::Result<OpenWait> {
+    let (org, run, step, deadline) = (org(row, 0)?, run_id(row, 1)?, row.get(2)?, time(row, 5)?);
+    Ok(OpenWait { org, kind: named(row, 3, WaitKind::parse)?, name: row.get(4)?, run, step, deadline })
 }
 
 fn ready_row(row: &Row<'_>) -> rusqlite::Result<ReadyRow> {

@@ -1,0 +1,262 @@
+//! Starting the runs that steps of other runs ask for.
+//!
+//! ```text
+//!   parent's record + row `start_child`   (one commit)
+//!        └─▶ child's first record − that row   (one commit)
+//!        └─▶ or, if it can never start: the record of the parent that fails the step − that row
+//! ```
+//!
+//! The node that owns the child's id starts it. The id is part of the row, so starting it twice is the same as once.
+
+use super::cluster::Cluster;
+use super::core::Core;
+use super::runs::{Runs, Source, StartRequest};
+use super::workflows::Workflows;
+use crate::error::Error;
+use crate::mailbox::{Command, InboxInput, InboxSource};
+use bytes::Bytes;
+use kernel::event::{Failure, Parent, TriggerKind};
+use kernel::inbox::{ChildOutcome, InboxKind, StartChild};
+use kernel::{Input, Payloads, RunStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use store::{ConsumedRow, InboxKey, InboxRow};
+use tokio::sync::mpsc;
+
+/// How often the stored rows are tried again.
+const RETRY_EVERY: Duration = Duration::from_secs(5);
+/// Rows queued in memory and read at a time; the others stay in the store.
+const PAGE: usize = 1_000;
+/// Children that are started at the same time: their first records share a commit.
+const AT_ONCE: usize = 256;
+
+/// What the engine loop hands over after a commit.
+pub enum Request {
+    /// A row that asks for a child.
+    Start(InboxRow),
+    /// The row with which a parent closes a child that does not exist: not yet, or not any more.
+    Close(InboxKey),
+}
+
+/// Requests of the engine loop that are not carried out yet.
+pub struct ChildQueue {
+    sender: mpsc::Sender<Request>,
+    waiting: AtomicUsize,
+}
+
+impl ChildQueue {
+    pub fn new() -> (Arc<ChildQueue>, mpsc::Receiver<Request>) {
+        let (sender, receiver) = mpsc::channel(PAGE);
+        (Arc::new(ChildQueue { sender, waiting: AtomicUsize::new(0) }), receiver)
+    }
+
+    /// False if the queue is full: the row has to be read from the store.
+    pub fn put(&self, request: Request) -> bool {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let is_queued = self.sender.try_send(request).is_ok();
+        if !is_queued {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+        is_queued
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) == 0
+    }
+}
+
+pub struct Children {
+    core: Arc<Core>,
+    cluster: Arc<Cluster>,
+    runs: Arc<Runs>,
+    workflows: Arc<Workflows>,
+    queue: Arc<ChildQueue>,
+}
+
+/// Why a child could not be started.
+enum Refused {
+    /// Nothing changes that: the step fails.
+    Forever(Failure),
+    /// The row stays, and is tried again.
+    ForNow(Error),
+}
+
+impl Children {
+    pub fn new(
+        core: Arc<Core>,
+        cluster: Arc<Cluster>,
+        runs: Arc<Runs>,
+        workflows: Arc<Workflows>,
+        queue: Arc<ChildQueue>,
+    ) -> Children {
+        Children { core, cluster, runs, workflows, queue }
+    }
+
+    /// Starts children as commits release their rows, and again from the store, until the engine stops.
+    pub async fn run(self, mut released: mpsc::Receiver<Request>) {
+        while !self.core.inbox.is_closed() {
+            if let Err(error) = self.start_stored().await {
+                tracing::warn!(%error, "the rows of children to start cannot be read");
+            }
+            let pause = tokio::time::sleep(RETRY_EVERY);
+            tokio::pin!(pause);
+            let mut requests = Vec::new();
+            loop {
+                tokio::select! {
+                    () = &mut pause => break,
+                    () = self.cluster.children_wanted.notified() => break,
+                    count = released.recv_many(&mut requests, AT_ONCE) => {
+                        if count == 0 {
+                            return;
+                        }
+                        self.carry_out(std::mem::take(&mut requests)).await;
+                        self.queue.waiting.fetch_sub(count, Ordering::Relaxed);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn carry_out(&self, requests: Vec<Request>) {
+        let mut rows = Vec::new();
+        let mut closed = Vec::new();
+        for request in requests {
+            match request {
+                Request::Start(row) => rows.push(row),
+                Request::Close(key) => closed.push(key),
+            }
+        }
+        self.start_all(&rows).await;
+        for key in closed {
+            if let Err(error) = self.close_missing(key).await {
+                tracing::warn!(%error, "the row that closes a child stays until the next start of the server");
+            }
+        }
+    }
+
+    async fn start_stored(&self) -> Result<(), store::Error> {
+        let mut after = None;
+        loop {
+            let rows = self.core.store.inbox(InboxKind::StartChild, after, PAGE).await?;
+            let Some(last) = rows.last() else { return Ok(()) };
+            after = Some(last.key);
+            let is_last_page = rows.len() < PAGE;
+            let mine: Vec<InboxRow> = rows.into_iter().filter(|row| self.cluster.is_mine(row.key.1)).collect();
+            for rows in mine.chunks(AT_ONCE) {
+                self.start_all(rows).await;
+            }
+            if is_last_page {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Starts these children at the same time.
+    async fn start_all(&self, rows: &[InboxRow]) {
+        let mut starting: Vec<_> = rows.iter().map(|row| Box::pin(self.start_one(row))).collect();
+        // All of them are polled before any is waited for, so that their records share a commit.
+        std::future::poll_fn(|context| {
+            starting.retain_mut(|one| one.as_mut().poll(context).is_pending());
+            if starting.is_empty() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+        })
+        .await;
+    }
+
+    async fn start_one(&self, row: &InboxRow) {
+        let (_, child, _) = row.key;
+        let start = match StartChild::open(&row.body) {
+            Ok(start) => start,
+            // A node of a later release has to start it.
+            Err(error) => return tracing::warn!(%child, %error, "the row of a child cannot be read"),
+        };
+        let Some(parent) = start.parent.clone() else {
+            return tracing::warn!(%child, "the row of a child names no parent");
+        };
+        match self.start(row.key, start, &parent).await {
+            Ok(()) => {
+                // The parent may have ended before the child existed.
+                self.give_early_inputs(row.key).await;
+            }
+            Err(Refused::Forever(failure)) => self.fail_step(row.key, &parent, failure).await,
+            Err(Refused::ForNow(error)) => tracing::debug!(%child, %error, "a child cannot be started yet"),
+        }
+    }
+
+    async fn start(&self, key: InboxKey, start: StartChild, parent: &Parent) -> Result<(), Refused> {
+        let (org, child, _) = key;
+        let name = &start.workflow;
+        let found = self.workflows.resolve(org, name).await.map_err(Refused::of)?;
+        let missing = || {
+            let message = format!("there is no workflow `{name}`");
+            Refused::Forever(Failure::new("unknown_workflow", message))
+        };
+        let workflow = found.ok_or_else(missing)?;
+        let body = start.input.bytes(&Payloads::new()).cloned().unwrap_or(Bytes::from_static(b"null"));
+        let source = Source {
+            kind: TriggerKind::Subworkflow,
+            actor: parent.run.to_string(),
+            parent: Some(Box::new(parent.clone())),
+            child: Some(child),
+            inbox: Some(InboxSource { rows: vec![key], is_from_run: true }),
+            ..Source::default()
+        };
+        let request = StartRequest { source, ..StartRequest::new(org, workflow, body) };
+        match self.runs.start(request).await {
+            Ok(_) => Ok(()),
+            Err(error) => Err(Refused::of(error)),
+        }
+    }
+
+    /// A parent closes a child that does not exist. If it is still to be started, it gets the row then; if it was
+    /// deleted, nothing needs the row any more.
+    async fn close_missing(&self, key: InboxKey) -> Result<(), Error> {
+        let (org, child, _) = key;
+        let store = &self.core.store;
+        let rows = store.inbox_of(org, child, PAGE).await?;
+        if rows.iter().any(|row| row.kind == InboxKind::StartChild) {
+            return Ok(());
+        }
+        if store.run(org, child).await?.is_some() {
+            self.give_early_inputs(key).await;
+            return Ok(());
+        }
+        self.core.written(store.answer_inbox(&[ConsumedRow { key, answer: None }]).await)
+    }
+
+    /// Gives a child the rows that were written for it before it existed.
+    async fn give_early_inputs(&self, (org, child, _): InboxKey) {
+        let rows = self.core.store.inbox_of(org, child, PAGE).await.unwrap_or_default();
+        let inputs: Vec<InboxInput> = rows
+            .iter()
+            .filter(|row| row.kind == InboxKind::Input)
+            .filter_map(|row| InboxInput::open(row).ok())
+            .collect();
+        if !inputs.is_empty() {
+            self.core.inbox.send(Command::GiveInbox(inputs));
+        }
+    }
+
+    /// Fails the step of the parent. Its record, or the engine if there is none, removes every row for the child.
+    async fn fail_step(&self, key: InboxKey, parent: &Parent, failure: Failure) {
+        let (org, child, _) = key;
+        let others = self.core.store.inbox_of(org, child, PAGE).await.unwrap_or_default();
+        let others = others.into_iter().map(|row| row.key).filter(|other| *other != key);
+        let source = InboxSource { rows: std::iter::once(key).chain(others).collect(), is_from_run: true };
+        let outcome = ChildOutcome { status: RunStatus::Failed, failure: Some(failure), ..Default::default() };
+        let input = Input::ChildEnded { step: parent.step, attempt: parent.attempt, outcome: Box::new(outcome) };
+        self.core.inbox.send(Command::GiveInbox(vec![InboxInput { org, run: parent.run, input, source }]));
+    }
+}
+
+impl Refused {
+    fn of(error: Error) -> Refused {
+        let code = match &error {
+            Error::Disabled => "workflow_disabled",
+            Error::InvalidConcurrencyKey(_) => "invalid_concurrency_key",
+            Error::Refused(_) => "refused",
+            _ => return Refused::ForNow(error),
+        };
+        Refused::Forever(Failure::new(code, error.to_string()))
+    }
+}

@@ -1,1 +1,0 @@
-DELETE FROM waits WHERE hash = $1 AND org = $2 AND run = $3

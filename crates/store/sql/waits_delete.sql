@@ -1,0 +1,1 @@
+DELETE FROM waits WHERE org = $1 AND run = $2
