@@ -98,6 +98,8 @@ codes! {
     HostNotAllowed = 403 "host_not_allowed",
     /// A browser sent the request from another origin.
     ForeignOrigin = 403 "foreign_origin",
+    /// The actor may not decide about this approval.
+    NotAnApprover = 403 "not_an_approver",
     /// There is no such workflow, run, task, type, trigger or callback.
     NotFound = 404 "not_found",
     /// There is no such route.
@@ -146,6 +148,16 @@ codes! {
     TooLarge = 413 "too_large",
     /// The route does not read bodies of this media type.
     UnsupportedMediaType = 415 "unsupported_media_type",
+    /// No step of the run waits for this: an approval, or to be resumed.
+    NotWaiting = 409 "not_waiting",
+    /// Several steps of the run wait for this; the request must name one.
+    StepRequired = 409 "step_required",
+    /// The approval was decided otherwise before.
+    AlreadyDecided = 409 "already_decided",
+    /// What is to be approved is not what `shown_hash` stands for.
+    ApprovalChanged = 409 "approval_changed",
+    /// The run has 1,000 signals that no step has read.
+    TooManySignals = 409 "too_many_signals",
     /// No step of the run waits for its next attempt, or the run is paused.
     NothingToRetry = 409 "nothing_to_retry",
     /// The workflow's `concurrency.key` reads a value that the trigger did not provide.
@@ -164,6 +176,8 @@ codes! {
     UnknownParameter = 422 "unknown_parameter",
     /// A header has an invalid value: `Idempotency-Key`, `If-Match` or `Last-Event-ID`.
     InvalidHeader = 422 "invalid_header",
+    /// The body of the trigger does not satisfy the `input` schema of the workflow.
+    InvalidInput = 422 "invalid_input",
     /// The body is JSON, but not of the shape that the route expects.
     InvalidBody = 422 "invalid_body",
     /// A bug in the server.

@@ -13,6 +13,7 @@ pub mod schema;
 mod tasks;
 pub mod versions;
 pub mod views;
+mod waits;
 
 pub use error::{At, Code, ErrorBody, Problem};
 pub use object::Object;
@@ -20,6 +21,7 @@ pub use requests::*;
 pub use tasks::*;
 pub use versions::*;
 pub use views::*;
+pub use waits::*;
 
 use kernel::Timestamp;
 use serde::{Deserialize, Serialize};

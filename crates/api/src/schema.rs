@@ -33,6 +33,10 @@ pub fn wait_kinds(generator: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "array", "items": wait_kind(generator) })
 }
 
+pub fn decision(_: &mut SchemaGenerator) -> Schema {
+    one_of(kernel::plan::Decision::ALL.iter().map(|s| s.as_str()))
+}
+
 pub fn form(_: &mut SchemaGenerator) -> Schema {
     one_of(kernel::plan::Form::ALL.iter().map(|s| s.as_str()))
 }

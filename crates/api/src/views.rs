@@ -132,7 +132,7 @@ pub struct RunView {
     pub trigger: TriggerView,
     /// The input of the run: the same as `trigger.body`.
     pub input: Value,
-    /// Always `null` for a graph.
+    /// What the workflow's `output` says, once the run has completed.
     pub output: Value,
     /// Why the run failed.
     pub error: Option<FailureView>,
@@ -156,6 +156,12 @@ pub struct RunView {
     /// The run that this one replays.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replayed_from: Option<String>,
+    /// The step of another run that started this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<ParentView>,
+    /// Signals that no step has read: how many of each name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub unread_signals: BTreeMap<String, u32>,
     /// Set while the run is paused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused: Option<PauseView>,
@@ -357,9 +363,56 @@ pub struct StepView {
     /// Of a group or a loop with `on_error: continue`: what failed inside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub errors: Option<Value>,
+    /// Of a `subworkflow` step: the run that its latest attempt started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub child: Option<ChildView>,
+    /// Of an `approval` step: what is or was to be approved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval: Option<ApprovalStepView>,
     /// Every attempt at the step, in order; only in `GET /runs/{run}/steps`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attempts: Vec<AttemptView>,
+}
+
+/// The run that a step started.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct ChildView {
+    pub run_id: String,
+    /// Its workflow, as the step names it.
+    pub workflow: String,
+    /// The step does not wait for the end of the run.
+    pub detached: bool,
+    /// How it ended, if the step waited for that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::run_status")]
+    pub status: Option<Word>,
+}
+
+/// The step that started a run.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct ParentView {
+    pub run_id: String,
+    pub workflow: String,
+    pub step: String,
+    pub attempt: u32,
+    /// How many runs are above this one.
+    pub depth: u32,
+    /// The step does not wait for the end of the run.
+    pub detached: bool,
+}
+
+/// What an approval step asks.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct ApprovalStepView {
+    pub prompt: String,
+    pub items: Value,
+    /// Who may decide; empty if every actor may.
+    pub approvers: Vec<String>,
+    /// Names this approval in links and logs. Knowing it does not allow anything.
+    pub token: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::decision")]
+    pub decision: Option<Word>,
 }
 
 /// One try at a step.
@@ -375,6 +428,9 @@ pub struct AttemptView {
     /// The worker that leased the task.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker: Option<String>,
+    /// The run that the attempt of a `subworkflow` step started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<String>,
     /// The status of the HTTP response.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status_code: Option<u16>,

@@ -2,7 +2,7 @@
 
 use crate::mailbox::LoadFailure;
 use crate::triggers::webhook::Rejection;
-use kernel::{RunId, TaskStatus};
+use kernel::{RunId, RunStatus, TaskStatus};
 
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
@@ -57,6 +57,17 @@ pub enum Error {
     /// The run of the idempotency key has been deleted.
     #[error("this idempotency key was used for a run that has been deleted")]
     RunDeleted(RunId),
+    #[error("the run has ended already: it is {0}")]
+    Ended(RunStatus),
+    #[error("`{0}` is not a step of this run")]
+    NoStep(String),
+    #[error("no step of this run waits for {0}")]
+    NothingWaits(&'static str),
+    /// The request has to name one of these steps.
+    #[error("several steps wait: {}", .0.join(", "))]
+    SeveralWait(Vec<String>),
+    #[error("what is to be approved is not what the actor was shown")]
+    ApprovalChanged,
     #[error("{0}")]
     RunOpen(String),
     /// Another part of the same request was refused; nothing was changed.

@@ -5,7 +5,7 @@
 //!   triggers ◀─┬── webhooks                  │
 //!       │      └── scheduler ◀── virtual_clock
 //!       ▼                                    │
-//!      runs ◀── outbox, retention            │
+//!      runs ◀── outbox, retention, children  │
 //!       ▼                                    │
 //!    workflows ◀── subscriptions             │
 //!       ▼                                    │
@@ -35,6 +35,7 @@ pub mod tasks;
 mod timer_reader;
 pub mod triggers;
 pub mod virtual_clock;
+mod waits;
 pub mod webhooks;
 pub mod workflow_edits;
 pub mod workflows;
@@ -48,6 +49,7 @@ pub use tasks::{
     TaskPage, TaskReading, TaskReport, TypeChange, TypeView, WorkReply, WorkRequest, status_of, type_id,
 };
 pub use triggers::{Key, PREVIEW_MAX};
+pub use waits::{DecisionRequest, Judged, OpenApproval, OpenApprovals, SignalRequest};
 pub use webhooks::{Delivered, WebhookEndpoint};
 pub use workflow_edits::Chosen;
 pub use workflows::Resolved;

@@ -166,6 +166,17 @@ impl From<engine::Error> for Refusal {
             Error::RunDeleted(run) => Refusal::new(Code::RunDeleted, message)
                 .hint(format!("the run was {run}; use a new key to start another"))
                 .at("Idempotency-Key"),
+            Error::Ended(_) => Refusal::new(Code::RunEnded, message),
+            Error::NoStep(_) => Refusal::new(Code::InvalidBody, message).at("step"),
+            Error::NothingWaits(_) => {
+                Refusal::new(Code::NotWaiting, message).hint("`GET /runs/{run}/explain` says what the run waits for")
+            }
+            Error::SeveralWait(_) => {
+                Refusal::new(Code::StepRequired, message).hint("name one of them: {\"step\": \"…\"}").at("step")
+            }
+            Error::ApprovalChanged => Refusal::new(Code::ApprovalChanged, message)
+                .hint("`GET /approvals` shows what it is; decide about that")
+                .at("shown_hash"),
             Error::RunOpen(_) => Refusal::new(Code::RunNotEnded, message)
                 .hint("only a run that has ended can be deleted; cancel it first"),
             Error::OtherVersion(hash) => Refusal::new(Code::VersionMismatch, message)

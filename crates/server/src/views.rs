@@ -6,16 +6,18 @@ pub mod tasks;
 
 use crate::Refusal;
 use api::{
-    ActionView, CauseView, DeliveryView, EventView, ExplainView, FailureView, PauseView, RunSummary, RunView, SkipView,
-    StepView, TriggerDetail, TriggerView, UnreadableView, WaitingView, WorkflowView, rfc3339,
+    ActionView, ApprovalStepView, CauseView, ChildView, DeliveryView, EventView, ExplainView, FailureView, ParentView,
+    PauseView, RunSummary, RunView, SkipView, StepView, TriggerDetail, TriggerView, UnreadableView, WaitingView,
+    WorkflowView, rfc3339,
 };
 use engine::Engine;
 use engine::explain::Explanation;
+use engine::secret::approval_token;
 use engine::services::{Reading, StoredEvent, UnreadableRun};
 use kernel::advance::FailedSteps;
 use kernel::event::{Because, Failure, Pair};
 use kernel::plan::{Node, OnError};
-use kernel::run::{Iteration, Phase, Step, WaitKind};
+use kernel::run::{ApprovalRequest, ChildLink, Iteration, Phase, Step, WaitKind};
 use kernel::{Event, Payload, Plan, StepStatus, Timestamp};
 use lang::trigger::Spec;
 use serde_json::{Map, Value, json};
@@ -194,6 +196,18 @@ pub fn run(reading: &Reading) -> RunView {
         finished_at: state.finished_at.map(rfc3339),
         expires_at: rfc3339(state.origin.expires_at),
         replayed_from: state.origin.replayed_from.map(|run| run.to_string()),
+        parent: state.origin.parent.as_deref().map(|parent| ParentView {
+            run_id: parent.run.to_string(),
+            workflow: parent.workflow.clone(),
+            step: parent.key.clone(),
+            attempt: parent.attempt,
+            depth: parent.depth,
+            detached: parent.is_detached,
+        }),
+        unread_signals: state.signals.iter().fold(BTreeMap::new(), |mut counts, signal| {
+            *counts.entry(signal.name.clone()).or_insert(0) += 1;
+            counts
+        }),
         paused: state.paused.as_ref().map(|pause| pause_view(&pause.actor, &pause.note, pause.at)),
         concurrency_key: state.origin.concurrency_group.as_ref().map(|concurrency_group| concurrency_group.key.clone()),
         cancelled_by: Some(state.cancelled_by.clone()).filter(|by| !by.is_empty()),
@@ -316,6 +330,8 @@ fn step(reading: &Reading, index: u32, in_list: bool) -> StepView {
         skipped_because: state.because.as_deref().map(|because| skip(reading, node, because)),
         counts: counts(reading, index),
         errors: errors_inside(reading, index),
+        child: state.child.as_deref().map(child),
+        approval: state.approval.as_deref().map(|request| approval(reading, node, index, request)),
         attempts: Vec::new(),
     }
 }
@@ -325,6 +341,25 @@ fn errors_inside(reading: &Reading, step: u32) -> Option<Value> {
     let inner = reading.run.node(&reading.version.plan, step).inner()?;
     let goes_on = inner.on_error == OnError::Continue && reading.run.iteration(step).is_none();
     goes_on.then(|| kernel::advance::errors(&reading.version.plan, &reading.run, step))
+}
+
+fn child(link: &ChildLink) -> ChildView {
+    ChildView {
+        run_id: link.run.to_string(),
+        workflow: link.workflow.clone(),
+        detached: link.is_detached,
+        status: link.status.map(|status| status.as_str().into()),
+    }
+}
+
+fn approval(reading: &Reading, node: &Node, step: u32, request: &ApprovalRequest) -> ApprovalStepView {
+    ApprovalStepView {
+        prompt: request.prompt.clone(),
+        items: request.items.as_ref().map_or(Value::Null, |items| value(reading, items)),
+        approvers: node.approval().map_or_else(Vec::new, |gate| gate.approvers.clone()),
+        token: approval_token(reading.row.id, &reading.key(step)),
+        decision: request.decision.map(|decision| decision.as_str().into()),
+    }
 }
 
 fn failure(why: &Failure, step: Option<String>) -> FailureView {

@@ -265,5 +265,12 @@ pub(super) fn events_of(bytes: &[u8]) -> Result<impl Iterator<Item = StoredEvent
 fn stored_payloads(run: &Run) -> impl Iterator<Item = u32> {
     let trigger = std::iter::once(&run.state.origin.body);
     let steps = run.steps().filter_map(|(_, step)| step.body());
-    trigger.chain(steps).chain(&run.state.output).filter_map(|p: &Payload| p.stored).collect::<Vec<_>>().into_iter()
+    let items = run.steps().filter_map(|(_, step)| step.approval.as_ref()?.items.as_ref());
+    trigger
+        .chain(steps)
+        .chain(items)
+        .chain(&run.state.output)
+        .filter_map(|p: &Payload| p.stored)
+        .collect::<Vec<_>>()
+        .into_iter()
 }

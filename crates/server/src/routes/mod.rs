@@ -9,6 +9,7 @@ pub mod tasks;
 pub mod triggers;
 pub mod types;
 pub mod versions;
+pub mod waits;
 pub mod webhooks;
 pub mod work;
 pub mod workflows;
@@ -30,6 +31,7 @@ pub fn areas() -> Vec<(&'static str, &'static str, Vec<Route>)> {
         ("versions", "Versions of workflows and their differences", versions::routes()),
         ("batches", "Start many runs with one request", batch::routes()),
         ("runs", "List, inspect and control runs", runs::routes()),
+        ("waits", "Signals, approvals and pauses", waits::routes()),
         ("tasks", "Submit and manage tasks", tasks::routes()),
         ("workers", "Claim tasks and report their outcomes", work::routes()),
         ("types", "Task types and the workers that claim them", types::routes()),

@@ -7,7 +7,7 @@ use crate::query::{Query, invalid};
 use crate::{Answer, App, Path, Refusal, State, body, views};
 use api::{
     CancelRequest, Code, EventView, ExplainView, GraphView, PauseRequest, ReplayRequest, ReplayVersion, ReplayedView,
-    ResumeRequest, RetryRequest, RunStatusView, RunSummary, RunView, StepView, rfc3339,
+    RetryRequest, RunStatusView, RunSummary, RunView, StepView, rfc3339,
 };
 use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode};
@@ -100,10 +100,6 @@ pub fn routes() -> Vec<Route> {
         post("/api/v1/runs/{run}/pause", pause, "pause_run", "Pause a run: no step starts until it is resumed")
             .may_take::<PauseRequest>()
             .answers::<RunStatusView>(200, "the run is paused, now or earlier")
-            .refuses(&[Code::RunEnded]),
-        post("/api/v1/runs/{run}/resume", resume, "resume_run", "Resume a paused run")
-            .may_take::<ResumeRequest>()
-            .answers::<RunStatusView>(200, "the run is not paused")
             .refuses(&[Code::RunEnded]),
         post("/api/v1/runs/{run}/retry", retry, "retry_run", "Start the next attempt of retrying steps now")
             .may_take::<RetryRequest>()
@@ -345,13 +341,6 @@ pub async fn pause(app: State, Path(run): Path<String>, headers: HeaderMap, body
     let PauseRequest { actor, note } = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
     let [actor, note] = notes([("actor", actor), ("note", note)])?;
     status_response(id, app.engine.runs.pause(app.org(), id, actor, note).await?)
-}
-
-pub async fn resume(app: State, Path(run): Path<String>, headers: HeaderMap, body: Body) -> Answer {
-    let id = run_id(&run)?;
-    let ResumeRequest { actor } = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
-    let [actor] = notes([("actor", actor)])?;
-    status_response(id, app.engine.runs.resume(app.org(), id, actor).await?)
 }
 
 pub async fn retry(app: State, Path(run): Path<String>, headers: HeaderMap, body: Body) -> Answer {

@@ -17,6 +17,9 @@ pub fn attempts(reading: &Reading, steps: &[u32], history: &[StoredEvent]) -> BT
         match event {
             Event::Started { attempt, .. } => of_step.push(started(*attempt, *at, None)),
             Event::Leased { attempt, worker, .. } => of_step.push(started(*attempt, *at, Some(worker.clone()))),
+            Event::ChildStarted { attempt, child, .. } => {
+                of_step.push(AttemptView { run_id: Some(child.to_string()), ..started(*attempt, *at, None) });
+            }
             Event::Retrying { attempt, failure, charged, status_code, .. } => {
                 let one = ended(of_step, *attempt, *at, StepStatus::Failed, None, Some(failure));
                 (one.status_code, one.charged) = (*status_code, *charged);
@@ -53,6 +56,7 @@ fn started(attempt: u32, at: Timestamp, worker: Option<String>) -> AttemptView {
         status: StepStatus::Running.as_str().into(),
         charged: true,
         worker,
+        run_id: None,
         status_code: None,
         duration_ms: None,
         started_at: Some(rfc3339(at)),
