@@ -35,6 +35,11 @@ impl Shape {
 
     /// Reports a field that is not known.
     pub fn refuse(&self, entry: &Entry, problems: &mut Problems<'_>) {
+        self.refuse_among(self.known, entry, problems);
+    }
+
+    /// The same where the known fields depend on what else is there.
+    pub fn refuse_among(&self, known: &[&str], entry: &Entry, problems: &mut Problems<'_>) {
         let name = entry.key.as_str();
         if self.later.contains(&&*entry.name()) {
             let message = format!("{} is not supported in this release", quoted(name));
@@ -46,9 +51,9 @@ impl Shape {
         let synonym = self.synonyms.iter().find(|(theirs, _)| *theirs == name);
         let hint = match synonym {
             Some((_, ours)) => Some(format!("write `{ours}`")),
-            None => problems.suggest(name, self.known.iter().copied()),
+            None => problems.suggest(name, known.iter().copied()),
         };
-        let allowed = || match self.known {
+        let allowed = || match known {
             [] => "no fields are allowed here".to_owned(),
             known => format!("allowed here: {}", one_of(known)),
         };

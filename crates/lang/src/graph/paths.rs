@@ -139,7 +139,9 @@ impl<'a, 't> Paths<'a, 't> {
         if let (true, Some(key)) = (is_plain, keys.first()) {
             return Err(too_long(key, &field.name));
         }
-        if known == TaskField::Errors && !matches!(self.parsed(found).kind, Some(Kind::Group | Kind::Loop) | None) {
+        if known == TaskField::Errors
+            && !matches!(self.parsed(found).kind.map(|info| info.kind), Some(Kind::Group | Kind::Loop) | None)
+        {
             let message = format!("{} is no group and no loop", quoted(&step.name));
             return Err(at(field, codes::UNKNOWN_TASK_FIELD, message).hint("read `error`"));
         }
@@ -200,10 +202,10 @@ impl<'a, 't> Paths<'a, 't> {
         }
         let node = self.scopes.all[found.0].first + found.1;
         // A step of unknown kind has been reported already.
-        if let Some(kind) = self.parsed(found).kind
-            && kind != Kind::WaitForWebhook
+        if let Some(info) = self.parsed(found).kind
+            && info.kind != Kind::WaitForWebhook
         {
-            let message = format!("{} is a {} step and has no callback url", quoted(&step.name), kind.word());
+            let message = format!("{} is {} step and has no callback url", quoted(&step.name), info.with_article());
             return Err(at(step, codes::NOT_A_WAIT, message).hint("name a step with `wait_for_webhook`"));
         }
         match rest {

@@ -1,7 +1,7 @@
 //! Steps that hold other steps: `group` runs them once, `loop` once for each item of a list or while a condition holds.
 
 use super::templates;
-use super::{expression, inner};
+use super::{StepFields, expression};
 use crate::codes;
 use crate::diagnostic::{Draft, Problems, one_of, quoted};
 use crate::fields::{self, Fields, Shape};
@@ -36,8 +36,8 @@ pub(crate) struct LoopNames<'t> {
     pub item: Option<&'t str>,
 }
 
-const GROUP: Shape = Shape::only(&["tasks", "on_error", "concurrency", "output"]);
-const LOOP: Shape = Shape {
+pub(super) const GROUP: Shape = Shape::only(&["tasks", "on_error", "concurrency", "output"]);
+pub(super) const LOOP: Shape = Shape {
     known: &["items", "while", "as", "concurrency", "max_iterations", "on_error", "tasks", "output"],
     later: &[],
     synonyms: &[
@@ -55,8 +55,7 @@ const LOOP: Shape = Shape {
 };
 
 /// The steps inside of a `group` or a `loop`, and the names that a loop has for its items.
-pub(super) fn inside<'t>(fields: &Fields<'t>, kind: &str) -> Option<(&'t TreeNode, Option<LoopNames<'t>>)> {
-    let own = fields.get(kind)?;
+pub(super) fn inside<'t>(own: &'t TreeNode, is_loop: bool) -> Option<(&'t TreeNode, Option<LoopNames<'t>>)> {
     let Value::Object(entries) = &own.value else { return None };
     let find = |name: &str| entries.iter().find(|entry| entry.name() == name).map(|entry| &entry.value);
     let name = match find("as").map(|node| &node.value) {
@@ -64,34 +63,23 @@ pub(super) fn inside<'t>(fields: &Fields<'t>, kind: &str) -> Option<(&'t TreeNod
         _ => "item",
     };
     let names = LoopNames { item: Some(name).filter(|_| find("while").is_none()) };
-    Some((find("tasks")?, Some(names).filter(|_| kind == "loop")))
+    Some((find("tasks")?, Some(names).filter(|_| is_loop)))
 }
 
-pub(super) fn group(
-    fields: &Fields<'_>,
-    paths: &ReadPath<'_>,
-    number: u32,
-    problems: &mut Problems<'_>,
-) -> Option<Body> {
-    let own = inner(fields.get("group")?, "group", "{tasks: {…}}", problems)?;
-    own.check(&GROUP, problems);
-    let group = body(&own, fields, "group", number, paths, problems)?;
+pub(super) fn group(step: &StepFields<'_, '_>, problems: &mut Problems<'_>) -> Option<Body> {
+    let own = step.object(problems)?;
+    let group = body(&own, step, problems)?;
     let concurrency = own.get("concurrency").map(|node| concurrency(node, problems));
     Some(Body::Group { group: GroupBody { concurrency: concurrency.unwrap_or(Some(0))?, ..group } })
 }
 
-pub(super) fn repeat(
-    fields: &Fields<'_>,
-    paths: &ReadPath<'_>,
-    number: u32,
-    problems: &mut Problems<'_>,
-) -> Option<Body> {
-    let own = inner(fields.get("loop")?, "loop", "{items: \"…\", tasks: {…}}", problems)?;
-    own.check(&LOOP, problems);
+pub(super) fn repeat(step: &StepFields<'_, '_>, problems: &mut Problems<'_>) -> Option<Body> {
+    let own = step.object(problems)?;
+    let paths = step.paths;
     own.exclusive("items", "while", problems);
-    let place = &fields.entry("loop")?.key_span;
     if own.get("items").is_none() && own.get("while").is_none() {
-        let draft = Draft::new(codes::MISSING_FIELD, place.clone(), "`loop` needs `items` or `while`");
+        let place = step.entry.key_span.clone();
+        let draft = Draft::new(codes::MISSING_FIELD, place, "`loop` needs `items` or `while`");
         problems.push(draft.hint("`items` names a list, such as `trigger.body.orders`; `while` is a condition"));
     }
     let is_while = own.get("while").is_some();
@@ -125,7 +113,7 @@ pub(super) fn repeat(
     });
     let most =
         own.get("max_iterations").map(|node| fields::whole(node, "max_iterations", 1..=ITERATIONS_MAX, problems));
-    let body = body(&own, fields, "loop", number, paths, problems);
+    let body = body(&own, step, problems);
     let default_max = if is_while { WHILE_MAX } else { ITERATIONS_MAX };
     let repeat = Repeat {
         body: body?,
@@ -134,31 +122,23 @@ pub(super) fn repeat(
         condition: condition?,
         concurrency: at_once.unwrap_or(Some(1))?,
         max_iterations: most.unwrap_or(Some(default_max))? as u32,
-        name: inside(fields, "loop").and_then(|(_, names)| names?.item).unwrap_or_default().to_owned(),
+        name: inside(step.value(), true).and_then(|(_, names)| names?.item).unwrap_or_default().to_owned(),
         ..Default::default()
     };
     Some(Body::Loop { repeat: Box::new(repeat) })
 }
 
 /// What groups and loops have in common. The steps inside are read by the form.
-fn body(
-    own: &Fields<'_>,
-    fields: &Fields<'_>,
-    kind: &str,
-    number: u32,
-    paths: &ReadPath<'_>,
-    problems: &mut Problems<'_>,
-) -> Option<GroupBody> {
-    let place = &fields.entry(kind)?.key_span;
-    own.require("tasks", &format!("`{kind}`"), place, problems);
+fn body(own: &Fields<'_>, step: &StepFields<'_, '_>, problems: &mut Problems<'_>) -> Option<GroupBody> {
+    own.require("tasks", &format!("`{}`", step.info.field), &step.entry.key_span, problems);
     let words: Vec<(&str, OnError)> = OnError::ALL.iter().map(|on| (on.as_str(), *on)).collect();
     let on_error = own.get("on_error").map(|node| fields::word(node, "on_error", &words, problems));
     let output = match own.get("output") {
         None => Some(None),
-        Some(node) => templates::template(node, &mut |raw| paths(ReadFrom::Inside, raw), problems).map(Some),
+        Some(node) => templates::template(node, &mut |raw| (step.paths)(ReadFrom::Inside, raw), problems).map(Some),
     };
     Some(GroupBody {
-        group: number,
+        group: step.group,
         on_error: on_error.unwrap_or(Some(OnError::Fail))?,
         output: output?,
         ..Default::default()

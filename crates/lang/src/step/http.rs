@@ -1,18 +1,30 @@
 //! Http steps: one request, its limits, and what counts as success.
 
-use super::{ParsedStep, pairs, templates, url};
+use super::{StepFields, pairs, templates, url};
 use crate::codes;
 use crate::diagnostic::{Draft, Problems, grouped, one_of, quoted};
-use crate::fields::{self, Fields, Unit, duration};
+use crate::fields::{self, Unit, duration};
 use crate::tree::{Entry, TreeNode, Value};
 use kernel::path::Resolve;
 use kernel::plan::{Body, Header, Http, StatusRange};
 use kernel::template::Template;
 use kernel::time::Span;
 
-/// Fields that only http steps have, besides `url`.
-pub(super) const FIELDS: &[&str] =
-    &["method", "headers", "query", "body", "form", "expected_status", "redirects", "allow_hosts", "host_backoff"];
+/// The fields beside `url`.
+pub(super) const FIELDS: &[&str] = &[
+    "method",
+    "headers",
+    "query",
+    "body",
+    "form",
+    "expected_status",
+    "redirects",
+    "allow_hosts",
+    "host_backoff",
+    "timeout",
+    "retries",
+    "retry",
+];
 
 const METHODS: &[&str] = &["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"];
 const TIMEOUT: Span = Span::from_secs(30);
@@ -28,21 +40,18 @@ const REDIRECTS_MAX: i64 = 10;
 const RESERVED: &[&str] = &["host", "content-length", "transfer-encoding", "connection"];
 const RESERVED_PREFIX: &str = "x-onward-";
 
-pub(super) fn read(
-    step: &ParsedStep<'_>,
-    fields: &Fields<'_>,
-    scope: &mut Resolve<'_>,
-    problems: &mut Problems<'_>,
-) -> Option<Body> {
+pub(super) fn read(step: &StepFields<'_, '_>, problems: &mut Problems<'_>) -> Option<Body> {
+    let fields = &step.fields;
+    let scope: &mut Resolve<'_> = &mut step.scope();
     let hosts = fields.get("allow_hosts").map(|node| allow_hosts(node, problems));
     // With an invalid host list, the url is not checked: it would be reported for lacking a host list.
     let url = match &hosts {
         Some(None) => None,
-        Some(Some(hosts)) => url::read(fields.get("url")?, Some(hosts), scope, problems),
-        None => url::read(fields.get("url")?, None, scope, problems),
+        Some(Some(hosts)) => url::read(step.value(), Some(hosts), scope, problems),
+        None => url::read(step.value(), None, scope, problems),
     };
     let method = fields.get("method").map_or(Some("POST"), |node| method(node, problems));
-    let headers = fields.get("headers").map_or(Some(Vec::new()), |node| headers(step, node, scope, problems));
+    let headers = fields.get("headers").map_or(Some(Vec::new()), |node| headers(step.name, node, scope, problems));
     let query = fields.get("query").map(|node| pairs::read(node, "query", scope, problems));
     fields.exclusive("body", "form", problems);
     let body = fields.get("body").map(|node| templates::template(node, scope, problems));
@@ -111,16 +120,10 @@ fn method(node: &TreeNode, problems: &mut Problems<'_>) -> Option<&'static str> 
     found.copied()
 }
 
-fn headers(
-    step: &ParsedStep<'_>,
-    node: &TreeNode,
-    scope: &mut Resolve<'_>,
-    problems: &mut Problems<'_>,
-) -> Option<Vec<Header>> {
+fn headers(step: &str, node: &TreeNode, scope: &mut Resolve<'_>, problems: &mut Problems<'_>) -> Option<Vec<Header>> {
     let fields = fields::object(node, "headers", problems)?;
     if fields.len() > HEADERS_MAX {
-        let message =
-            format!("{} has {} headers, the limit is {HEADERS_MAX}", quoted(step.name), grouped(fields.len()));
+        let message = format!("{} has {} headers, the limit is {HEADERS_MAX}", quoted(step), grouped(fields.len()));
         problems.add(codes::LIMIT_EXCEEDED, &node.span, message);
         return None;
     }

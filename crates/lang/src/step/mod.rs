@@ -1,16 +1,20 @@
 //! One step: its kind and its fields, the same in every form of workflow.
 //!
-//! Each kind has one field that identifies it (`url`, `sleep`, …). The form reads the dependencies (`needs`); a step
-//! only gets a `scope` that resolves the paths it may read.
+//! Each kind has one field that identifies it (`url`, `sleep`, …), a row in [`KINDS`], and a module that reads it. The
+//! form reads the dependencies (`needs`); a step only gets a function that resolves the paths it may read.
 
 pub(crate) mod group;
 mod http;
-mod kinds;
+mod log;
+mod noop;
 mod pairs;
 pub(crate) mod retry;
+mod set;
+mod sleep;
 pub(crate) mod task;
 mod templates;
 mod url;
+mod wait_for_webhook;
 
 pub(crate) use templates::{key, template};
 pub(crate) use url::literal as literal_url;
@@ -21,7 +25,7 @@ use crate::fields::{self, Fields, Shape};
 use crate::tree::{Entry, TreeNode, Value};
 use group::{LoopNames, ReadFrom, ReadPath};
 use kernel::expr::{self, Expr};
-use kernel::path::{Problem, Resolve};
+use kernel::path::{Problem, RawPath, Ref, Resolve};
 use kernel::plan::{Body, Guard, Retry};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,22 +41,62 @@ pub(crate) enum Kind {
     Loop,
 }
 
-/// The field that identifies each kind, and the name of the kind.
-const KINDS: &[(&str, &str, Kind)] = &[
-    ("url", "http", Kind::Http),
-    ("sleep", "sleep", Kind::Sleep),
-    ("wait_for_webhook", "wait_for_webhook", Kind::WaitForWebhook),
-    ("set", "set", Kind::Set),
-    ("log", "log", Kind::Log),
-    ("noop", "noop", Kind::Noop),
-    ("task", "task", Kind::Task),
-    ("group", "group", Kind::Group),
-    ("loop", "loop", Kind::Loop),
+/// What is known about a kind.
+pub(crate) struct KindInfo {
+    pub kind: Kind,
+    /// The field that identifies it.
+    field: &'static str,
+    /// Its name.
+    word: &'static str,
+    /// A value of `field`, for hints.
+    example: &'static str,
+    /// Fields beside `field` that only some kinds have.
+    beside: &'static [&'static str],
+    /// If the value of `field` is an object with fixed fields: these.
+    inside: Option<&'static Shape>,
+    /// The default policy of a kind whose attempts can be repeated.
+    retry: Option<fn() -> Retry>,
+    read: ReadKind,
+}
+
+/// Reads what is particular to a kind. `None` after a problem.
+type ReadKind = fn(&StepFields<'_, '_>, &mut Problems<'_>) -> Option<Body>;
+
+/// Every kind, in the order in which they are listed in messages.
+const KINDS: &[KindInfo] = &[
+    KindInfo {
+        word: "http",
+        beside: http::FIELDS,
+        retry: Some(retry::http_default),
+        ..kind(Kind::Http, "url", "https://example.com/orders", http::read)
+    },
+    kind(Kind::Sleep, "sleep", "13d", sleep::read),
+    KindInfo {
+        inside: Some(&wait_for_webhook::FIELDS),
+        ..kind(Kind::WaitForWebhook, "wait_for_webhook", "{}` or `{timeout: 1h}", wait_for_webhook::read)
+    },
+    kind(Kind::Set, "set", "{total: \"{{tasks.charge.body.amount}}\"}", set::read),
+    KindInfo { inside: Some(&log::FIELDS), ..kind(Kind::Log, "log", "{message: \"…\"}", log::read) },
+    KindInfo { inside: Some(&noop::FIELDS), ..kind(Kind::Noop, "noop", "{}", noop::read) },
+    KindInfo {
+        beside: task::FIELDS,
+        retry: Some(retry::task_default),
+        ..kind(Kind::Task, "task", "billing.invoice.v1", task::read)
+    },
+    KindInfo { inside: Some(&group::GROUP), ..kind(Kind::Group, "group", "{tasks: {…}}", group::group) },
+    KindInfo {
+        inside: Some(&group::LOOP), ..kind(Kind::Loop, "loop", "{items: \"…\", tasks: {…}}", group::repeat)
+    },
 ];
+
+/// A kind whose name is that of its field, and that has nothing else.
+const fn kind(kind: Kind, field: &'static str, example: &'static str, read: ReadKind) -> KindInfo {
+    KindInfo { kind, field, word: field, example, beside: &[], inside: None, retry: None, read }
+}
 
 /// The kinds of step that a definition may use.
 pub fn kinds() -> impl Iterator<Item = &'static str> {
-    KINDS.iter().map(|(_, word, _)| *word)
+    KINDS.iter().map(|info| info.word)
 }
 
 /// The identifying fields of kinds that are not built, refused as `unsupported_step_kind`.
@@ -74,47 +118,19 @@ pub const LATER_KINDS: &[&str] = &[
 /// Fields that every kind has. The form reads `needs`.
 const COMMON: &[&str] = &["needs", "if", "description", "allow_failure"];
 
-/// Fields of kinds whose attempts may fail.
-const ATTEMPT_FIELDS: &[&str] = &["timeout", "retries", "retry"];
-
-/// Fields that only some kinds have, with those kinds and their names for messages.
-const FIELDS_OF_SOME_KINDS: &[(&[&str], &[Kind], &str)] = &[
-    (http::FIELDS, &[Kind::Http], "http"),
-    (task::FIELDS, &[Kind::Task], "task"),
-    (ATTEMPT_FIELDS, &[Kind::Http, Kind::Task], "http and task"),
-];
-
-const ALL_FIELDS_COUNT: usize =
-    COMMON.len() + KINDS.len() + http::FIELDS.len() + task::FIELDS.len() + ATTEMPT_FIELDS.len();
-
-/// The fields of all kinds, to suggest from when a step has no kind.
-const ALL_FIELDS: [&str; ALL_FIELDS_COUNT] = {
-    let mut kinds = [""; KINDS.len()];
-    let mut i = 0;
-    while i < KINDS.len() {
-        kinds[i] = KINDS[i].0;
-        i += 1;
-    }
-    joined(&[COMMON, &kinds, http::FIELDS, task::FIELDS, ATTEMPT_FIELDS])
-};
-
-/// Concatenates lists.
-const fn joined<const N: usize>(lists: &[&[&'static str]]) -> [&'static str; N] {
-    let mut all = [""; N];
-    let (mut at, mut list) = (0, 0);
-    while list < lists.len() {
-        let mut i = 0;
-        while i < lists[list].len() {
-            all[at] = lists[list][i];
-            (at, i) = (at + 1, i + 1);
-        }
-        list += 1;
-    }
-    all
+/// The kinds that have a field beside the one that identifies them.
+fn owners(field: &str) -> Vec<&'static KindInfo> {
+    KINDS.iter().filter(|info| info.beside.contains(&field)).collect()
 }
 
-const NO_KIND: Shape = Shape {
-    known: &ALL_FIELDS,
+/// The kind with this identifying field.
+fn kind_with(field: &str) -> Option<&'static KindInfo> {
+    KINDS.iter().find(|info| info.field == field)
+}
+
+/// The fields of a step: those that are known depend on its kind.
+const STEP: Shape = Shape {
+    known: &[],
     later: &[
         "compensate",
         "irreversible",
@@ -160,7 +176,7 @@ pub(crate) struct ParsedStep<'t> {
     pub entry: &'t Entry,
     pub fields: Option<Fields<'t>>,
     /// `None` when it is unknown; that has been reported.
-    pub kind: Option<Kind>,
+    pub kind: Option<&'static KindInfo>,
 }
 
 /// What a step lowers to, except its links.
@@ -190,9 +206,9 @@ impl<'t> ParsedStep<'t> {
     /// The steps inside of it, and the names that a loop has for its items.
     pub fn inside(&self) -> Option<(&'t TreeNode, Option<LoopNames<'t>>)> {
         let fields = self.fields.as_ref()?;
-        match self.kind? {
-            Kind::Group => group::inside(fields, "group"),
-            Kind::Loop => group::inside(fields, "loop"),
+        match self.kind?.kind {
+            Kind::Group => group::inside(fields.get("group")?, false),
+            Kind::Loop => group::inside(fields.get("loop")?, true),
             _ => None,
         }
     }
@@ -207,73 +223,108 @@ impl<'t> ParsedStep<'t> {
         fields.get("description").map(|node| fields::text(node, "description", problems));
         let allow_failure = fields.get("allow_failure").and_then(|n| fields::boolean(n, "allow_failure", problems));
         let guard = fields.get("if").and_then(|node| guard(node, scope, problems));
-        if let Some(kind) = self.kind {
-            self.check_fields(kind, fields, problems);
+        let (mut body, mut policy) = (None, retry::once());
+        if let Some((info, entry)) = self.kind.and_then(|info| Some((info, fields.entry(info.field)?))) {
+            self.check_fields(info, fields, problems);
+            if let Some(default) = info.retry {
+                policy = retry::read(fields, default(), problems);
+            }
+            let group = group.unwrap_or(0);
+            body = (info.read)(&StepFields { name: self.name, info, entry, fields, paths, group }, problems);
         }
-        let retry = match self.kind {
-            Some(Kind::Http) => retry::read(fields, retry::http_default(), problems),
-            Some(Kind::Task) => retry::read(fields, retry::task_default(), problems),
-            _ => retry::once(),
-        };
-        let body = match self.kind {
-            Some(Kind::Http) => http::read(self, fields, scope, problems),
-            Some(Kind::Sleep) => kinds::sleep(fields, problems),
-            Some(Kind::WaitForWebhook) => kinds::webhook(fields, problems),
-            Some(Kind::Set) => kinds::set(fields, scope, problems),
-            Some(Kind::Log) => kinds::log(fields, scope, problems),
-            Some(Kind::Noop) => kinds::noop(fields, problems),
-            Some(Kind::Task) => task::read(fields, scope, problems),
-            Some(Kind::Group) => group::group(fields, paths, group.unwrap_or(0), problems),
-            Some(Kind::Loop) => group::repeat(fields, paths, group.unwrap_or(0), problems),
-            None => None,
-        };
-        Lowered { guard, body, retry, allow_failure: allow_failure.unwrap_or(false) }
+        Lowered { guard, body, retry: policy, allow_failure: allow_failure.unwrap_or(false) }
     }
 
     /// R3: each kind refuses the fields of another.
-    fn check_fields(&self, kind: Kind, fields: &Fields<'_>, problems: &mut Problems<'_>) {
+    fn check_fields(&self, info: &KindInfo, fields: &Fields<'_>, problems: &mut Problems<'_>) {
         fields.check_spellings(problems);
         for entry in fields.iter() {
             let name = entry.name();
-            let own = COMMON.contains(&&*name) || KINDS.iter().any(|(field, ..)| *field == name);
-            if own || LATER_KINDS.contains(&&*name) {
+            if COMMON.contains(&&*name) || info.beside.contains(&&*name) {
                 continue;
             }
-            match FIELDS_OF_SOME_KINDS.iter().find(|(fields, ..)| fields.contains(&&*name)) {
-                Some((_, kinds, _)) if kinds.contains(&kind) => {}
-                Some((.., owners)) => {
-                    let message =
-                        format!("`{name}` belongs to {owners} steps, {} is a {} step", quoted(self.name), kind.word());
-                    problems.add(codes::FIELD_NOT_FOR_KIND, &entry.key_span, message);
-                }
-                None => Shape { known: kind.fields(), ..NO_KIND }.refuse(entry, problems),
+            // A second kind has been reported.
+            if kind_with(&name).is_some() || LATER_KINDS.contains(&&*name) {
+                continue;
             }
+            let owners: Vec<&str> = owners(&name).iter().map(|owner| owner.word).collect();
+            if owners.is_empty() {
+                STEP.refuse_among(&info.fields(), entry, problems);
+                continue;
+            }
+            let kind = info.with_article();
+            let message =
+                format!("`{name}` belongs to {} steps, {} is {kind} step", all_of(&owners), quoted(self.name));
+            let is_inside = info.inside.is_some_and(|inside| inside.known.contains(&&*name));
+            let hint = is_inside.then(|| format!("write it inside of `{}`", info.field));
+            problems.push(Draft::new(codes::FIELD_NOT_FOR_KIND, entry.key_span.clone(), message).maybe_hint(hint));
         }
     }
 }
 
-impl Kind {
-    pub fn word(self) -> &'static str {
-        KINDS.iter().find(|(.., kind)| *kind == self).map_or("", |(_, word, _)| word)
+/// A step as the reader of its kind gets it.
+struct StepFields<'a, 't> {
+    name: &'t str,
+    info: &'static KindInfo,
+    /// The field that identifies its kind.
+    entry: &'t Entry,
+    fields: &'a Fields<'t>,
+    paths: &'a ReadPath<'a>,
+    /// The number of the group inside of it.
+    group: u32,
+}
+
+impl<'t> StepFields<'_, 't> {
+    /// The value of the field that identifies the kind.
+    fn value(&self) -> &'t TreeNode {
+        &self.entry.value
     }
 
-    /// Fields to suggest from.
-    fn fields(self) -> &'static [&'static str] {
-        const HTTP: [&str; COMMON.len() + 1 + http::FIELDS.len() + ATTEMPT_FIELDS.len()] =
-            joined(&[COMMON, &["url"], http::FIELDS, ATTEMPT_FIELDS]);
-        const TASK: [&str; COMMON.len() + 1 + task::FIELDS.len() + ATTEMPT_FIELDS.len()] =
-            joined(&[COMMON, &["task"], task::FIELDS, ATTEMPT_FIELDS]);
-        match self {
-            Kind::Http => &HTTP,
-            Kind::Task => &TASK,
-            Kind::Sleep => &["needs", "if", "description", "allow_failure", "sleep"],
-            Kind::WaitForWebhook => &["needs", "if", "description", "allow_failure", "wait_for_webhook"],
-            Kind::Set => &["needs", "if", "description", "allow_failure", "set"],
-            Kind::Log => &["needs", "if", "description", "allow_failure", "log"],
-            Kind::Noop => &["needs", "if", "description", "allow_failure", "noop"],
-            Kind::Group => &["needs", "if", "description", "allow_failure", "group"],
-            Kind::Loop => &["needs", "if", "description", "allow_failure", "loop"],
+    /// That value, if it is an object. One of another type is reported with an example.
+    fn object(&self, problems: &mut Problems<'_>) -> Option<Fields<'t>> {
+        let (node, KindInfo { field, example, inside, .. }) = (self.value(), self.info);
+        if !matches!(node.value, Value::Object(_)) {
+            let Draft { code, message, span, .. } = fields::wrong_type(node, field, "an object");
+            problems.push(Draft::new(code, span, message).hint(format!("write `{field}: {example}`")));
+            return None;
         }
+        let own = fields::object(node, field, problems)?;
+        if let Some(shape) = inside {
+            own.check(shape, problems);
+        }
+        Some(own)
+    }
+
+    /// Resolves the paths that the step may read before it starts.
+    fn scope(&self) -> impl FnMut(&RawPath<'_>) -> Result<Ref, Problem> {
+        |raw| (self.paths)(ReadFrom::Step, raw)
+    }
+}
+
+impl KindInfo {
+    /// Fields to suggest from.
+    fn fields(&self) -> Vec<&'static str> {
+        [COMMON, &[self.field], self.beside].concat()
+    }
+
+    /// Its name after `a` or `an`.
+    pub fn with_article(&self) -> String {
+        // The h of http is spoken as a vowel.
+        let article = if self.word.starts_with(['a', 'h']) { "an" } else { "a" };
+        format!("{article} {}", self.word)
+    }
+
+    /// Whether its attempts can be repeated.
+    pub fn has_attempts(&self) -> bool {
+        self.retry.is_some()
+    }
+}
+
+/// a, b and c.
+fn all_of(words: &[&str]) -> String {
+    match words {
+        [head @ .., last] if !head.is_empty() => format!("{} and {last}", head.join(", ")),
+        _ => words.concat(),
     }
 }
 
@@ -290,23 +341,28 @@ fn name_for_message(name: &str) -> &str {
 }
 
 /// R2: exactly one kind.
-fn kind_of(entry: &Entry, fields: &Fields<'_>, problems: &mut Problems<'_>) -> Option<Kind> {
+fn kind_of(entry: &Entry, fields: &Fields<'_>, problems: &mut Problems<'_>) -> Option<&'static KindInfo> {
     let name = &entry.key;
-    let field_of = |e: &&Entry| KINDS.iter().any(|(field, ..)| *field == e.name()) || LATER_KINDS.contains(&&*e.name());
-    let found: Vec<&Entry> = fields.iter().filter(field_of).collect();
+    let names_kind = |e: &&Entry| kind_with(&e.name()).is_some() || LATER_KINDS.contains(&&*e.name());
+    let found: Vec<&Entry> = fields.iter().filter(names_kind).collect();
     let [one] = found.as_slice() else {
         match found.get(1) {
             None => {
-                let kinds: Vec<&str> = KINDS.iter().map(|(field, ..)| *field).collect();
+                let kinds: Vec<&str> = KINDS.iter().map(|info| info.field).collect();
                 let message = format!("{} does not say what it does", quoted(name));
                 let draft = Draft::new(codes::NO_STEP_KIND, entry.key_span.clone(), message);
-                let has = |own: &[&str]| fields.iter().any(|e| own.contains(&&*e.name()));
-                problems.push(draft.hint(match (has(http::FIELDS), has(task::FIELDS)) {
+                let is_only_of = |kind: Kind, e: &Entry| matches!(*owners(&e.name()), [one] if one.kind == kind);
+                let has_only_of = |kind: Kind| fields.iter().any(|e| is_only_of(kind, e));
+                problems.push(draft.hint(match (has_only_of(Kind::Http), has_only_of(Kind::Task)) {
                     (true, _) => "an http step needs a `url`".to_owned(),
                     (_, true) => "a task step needs a `task`: the type that workers claim it by".to_owned(),
                     _ => format!("give it one of {}", one_of(&kinds)),
                 }));
-                fields.check(&NO_KIND, problems);
+                let beside = KINDS.iter().flat_map(|info| info.beside.iter().copied());
+                let known: Vec<&str> = COMMON.iter().copied().chain(kinds).chain(beside).collect();
+                fields.check_spellings(problems);
+                let unknown = fields.iter().filter(|e| !known.contains(&&*e.name()));
+                unknown.for_each(|e| STEP.refuse_among(&known, e, problems));
             }
             Some(second) => {
                 let message = format!("{} has both `{}` and `{}`", quoted(name), found[0].key, second.key);
@@ -316,13 +372,13 @@ fn kind_of(entry: &Entry, fields: &Fields<'_>, problems: &mut Problems<'_>) -> O
         }
         return None;
     };
-    let kind = KINDS.iter().find(|(field, ..)| *field == one.name()).map(|(.., kind)| *kind);
-    if kind.is_none() {
+    let info = kind_with(&one.name());
+    if info.is_none() {
         let message = format!("`{}` steps are not supported in this release", one.key);
         let hint = (one.key == "wait").then(|| "in a graph a pause is written `sleep`".to_owned());
         problems.push(Draft::new(codes::UNSUPPORTED_STEP_KIND, one.key_span.clone(), message).maybe_hint(hint));
     }
-    kind
+    info
 }
 
 /// The condition of a step.
@@ -360,16 +416,6 @@ fn expression(
             None
         }
     }
-}
-
-/// The object in the field of a kind. A value of another type is reported with an example.
-fn inner<'t>(node: &'t TreeNode, what: &str, example: &str, problems: &mut Problems<'_>) -> Option<Fields<'t>> {
-    if !matches!(node.value, Value::Object(_)) {
-        let Draft { code, message, span, .. } = fields::wrong_type(node, what, "an object");
-        problems.push(Draft::new(code, span, message).hint(format!("write `{what}: {example}`")));
-        return None;
-    }
-    fields::object(node, what, problems)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! Single tasks and task steps share the type name and the four time limits; this module reads them for both.
 
-use super::{http::all_or_nothing, templates};
+use super::{StepFields, http::all_or_nothing, templates};
 use crate::codes;
 use crate::diagnostic::{Draft, Problems, grouped, quoted};
 use crate::fields::{self, DURATION_MAX, Fields, Shape, Unit, duration};
@@ -12,8 +12,8 @@ use kernel::plan::{Body, TaskBody};
 use kernel::template::Template;
 use kernel::time::Span;
 
-/// Fields that only task steps have, besides `task`.
-pub(super) const FIELDS: &[&str] = &["input", "timeouts", "priority", "concurrency_key"];
+/// The fields beside `task`.
+pub(super) const FIELDS: &[&str] = &["input", "timeouts", "priority", "concurrency_key", "timeout", "retries", "retry"];
 
 const TYPE_MAX: usize = 200;
 const PRIORITY_MAX: i64 = 1_000_000;
@@ -62,8 +62,10 @@ const TIMEOUTS: Shape = Shape {
     synonyms: &[("run", "attempt"), ("execution", "attempt"), ("lease", "heartbeat"), ("start", "queue")],
 };
 
-pub(super) fn read(fields: &Fields<'_>, scope: &mut Resolve<'_>, problems: &mut Problems<'_>) -> Option<Body> {
-    let name = fields.get("task").and_then(|node| name(node, problems));
+pub(super) fn read(step: &StepFields<'_, '_>, problems: &mut Problems<'_>) -> Option<Body> {
+    let fields = &step.fields;
+    let scope: &mut Resolve<'_> = &mut step.scope();
+    let name = name(step.value(), problems);
     let timeouts = timeouts(fields, problems);
     let input = match fields.get("input") {
         Some(node) => templates::template(node, scope, problems),

@@ -62,7 +62,7 @@ fn r3_each_kind_refuses_fields_of_another() {
         "field_not_for_kind tasks.nap.method: `method` belongs to http steps, `nap` is a sleep step
          field_not_for_kind tasks.hook.retries: `retries` belongs to http and task steps, `hook` is a wait_for_webhook step
          field_not_for_kind tasks.quiet.retry: `retry` belongs to http and task steps, `quiet` is a log step
-         field_not_for_kind tasks.call.input: `input` belongs to task steps, `call` is a http step
+         field_not_for_kind tasks.call.input: `input` belongs to task steps, `call` is an http step
          field_not_for_kind tasks.work.method: `method` belongs to http steps, `work` is a task step",
     );
     check(

@@ -168,8 +168,9 @@ async fn a_taken_key_returns_its_run(store: Arc<dyn Store>) {
 }
 
 async fn a_refused_run_does_not_use_up_its_key(store: Arc<dyn Store>) {
-    let keyed = |n: u64, waits| {
-        born(start(run(n)), RunInsert { idempotency: Some(key("k", n as u8)), waits, ..Default::default() })
+    let keyed = |n: u64, tokens| {
+        let run_insert = RunInsert { idempotency: Some(key("k", n as u8)), ..Default::default() };
+        RunWrite { tokens, ..born(start(run(n)), run_insert) }
     };
     let twice = vec![wait(ORG, run(1), 0, 1), wait(ORG, run(1), 1, 1)];
     assert_eq!(commit(&store, [keyed(1, twice), keyed(2, vec![])]).await, [Conflict, Committed]);
@@ -199,9 +200,7 @@ async fn a_run_may_appear_twice_in_a_batch(store: Arc<dyn Store>) {
 async fn a_bad_row_fails_only_its_run(store: Arc<dyn Store>) {
     let payload = |number| vec![(number, Bytes::from_static(b"body"))];
     commit(&store, [RunWrite { payloads: payload(1), ..start(run(1)) }, start(run(2))]).await;
-    let with_wait = |n: u64, token| {
-        born(start(run(n)), RunInsert { waits: vec![wait(ORG, run(n), 0, token)], ..Default::default() })
-    };
+    let with_wait = |n: u64, token| RunWrite { tokens: vec![wait(ORG, run(n), 0, token)], ..start(run(n)) };
     let verdicts = commit(
         &store,
         [
@@ -309,8 +308,8 @@ async fn payloads_are_returned_in_the_requested_order(store: Arc<dyn Store>) {
 }
 
 async fn a_wait_is_found_by_its_token(store: Arc<dyn Store>) {
-    let waits = vec![wait(ORG, run(1), 0, 1), wait(ORG, run(1), 4, 2)];
-    commit(&store, [born(start(run(1)), RunInsert { waits, ..Default::default() })]).await;
+    let tokens = vec![wait(ORG, run(1), 0, 1), wait(ORG, run(1), 4, 2)];
+    commit(&store, [RunWrite { tokens, ..start(run(1)) }]).await;
     assert_eq!(store.wait(&[2; 32]).await, Ok(Some(wait(ORG, run(1), 4, 2))));
     assert_eq!(store.wait(&[3; 32]).await, Ok(None));
 }

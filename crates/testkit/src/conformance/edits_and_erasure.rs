@@ -52,8 +52,8 @@ async fn an_atomic_group_commits_as_a_whole(store: Arc<dyn Store>) {
 async fn one_conflict_rolls_back_its_atomic_group(store: Arc<dyn Store>) {
     commit(&store, [start(run(2)), start(run(7))]).await;
     let with_wait = |n: u64, token| {
-        let waits = vec![wait(ORG, run(n), 0, token)];
-        born(start(run(n)), RunInsert { waits, labels: vec![("k".into(), "v".into())], ..Default::default() })
+        let run_insert = RunInsert { labels: vec![("k".into(), "v".into())], ..Default::default() };
+        RunWrite { tokens: vec![wait(ORG, run(n), 0, token)], ..born(start(run(n)), run_insert) }
     };
     let payloads = vec![(1, Bytes::from_static(b"x"))];
     let timer = store::TimerChange { remove: None, insert: Some(at(3)) };
@@ -231,20 +231,17 @@ async fn a_name_is_free_once_its_workflow_is_deleted(store: Arc<dyn Store>) {
 }
 
 fn erasure(run: RunId) -> Erasure {
-    Erasure { org: ORG, run, labels: vec![("k".into(), "v".into())], waits: vec![[3; 32]] }
+    Erasure { org: ORG, run, labels: vec![("k".into(), "v".into())] }
 }
 
 /// Creates a run with every kind of row that a run can have.
 async fn create_full_run(store: &Arc<dyn Store>) {
-    let run_insert = RunInsert {
-        labels: vec![("k".into(), "v".into())],
-        waits: vec![wait(ORG, run(1), 0, 3)],
-        idempotency: Some(key("a", 1)),
-        ..Default::default()
-    };
+    let run_insert =
+        RunInsert { labels: vec![("k".into(), "v".into())], idempotency: Some(key("a", 1)), ..Default::default() };
     let first = RunWrite {
         payloads: vec![(1, Bytes::from_static(b"x"))],
         snapshot: Some(state(run(1), 1)),
+        tokens: vec![wait(ORG, run(1), 0, 3)],
         ..born(start(run(1)), run_insert)
     };
     commit(store, [first, start(run(2)), turn(run(1), 1, RunStatus::Completed), append(run(2), 1)]).await;

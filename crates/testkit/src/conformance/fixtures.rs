@@ -7,9 +7,9 @@ use kernel::plan::Form;
 use kernel::{InboxId, OrgId, Record, RunId, RunStatus, Timestamp, TriggerId, WorkflowId};
 use std::num::NonZeroU32;
 use store::{
-    Batch, DeliveryOutcome, DeliveryRow, IdempotencyKey, InboxAnswer, InboxKey, InboxRow, LimitSlotChange, NewWorkflow,
+    Batch, ConsumedRow, DeliveryOutcome, DeliveryRow, IdempotencyKey, InboxKey, InboxRow, LimitSlotChange, NewWorkflow,
     QueueKey, QueuePosition, ReadyChange, ReadyRow, RunInsert, RunRow, RunWrite, StoredDefinition, TimerChange,
-    TriggerRow, TypeRow, Wait, WorkerRow, WorkflowRow,
+    TriggerRow, TypeRow, Wait, WaitChange, WorkerRow, WorkflowRow,
 };
 
 pub const ORG: OrgId = OrgId::DEFAULT;
@@ -89,7 +89,10 @@ pub fn append_in(org: OrgId, id: RunId, after: u64) -> RunWrite {
         ready: ReadyChange::default(),
         limit_slots: LimitSlotChange::default(),
         notifications: 0,
+        tokens: Vec::new(),
+        waits: WaitChange::default(),
         consumed: Vec::new(),
+        outgoing: Vec::new(),
         run_insert: None,
         atomic_group: None,
     }
@@ -118,7 +121,8 @@ pub fn inbox_key(org: OrgId, id: RunId, n: u8) -> InboxKey {
 /// Row number `n` of the run's inbox; larger numbers were written later.
 pub fn inbox_row(org: OrgId, id: RunId, n: u8) -> InboxRow {
     let body = Bytes::from(vec![n, 0, 255]);
-    InboxRow { key: inbox_key(org, id, n), kind: InboxKind::Input, body, written_at: at(100 + i64::from(n)) }
+    let (key, written_at) = (inbox_key(org, id, n), at(100 + i64::from(n)));
+    InboxRow { key, kind: InboxKind::Input, body, written_at, sender: None }
 }
 
 /// The answer that [`consume`] gives to row number `n`.
@@ -126,10 +130,15 @@ pub fn inbox_answer(n: u8) -> Bytes {
     Bytes::from(vec![0, n])
 }
 
+/// A row that is consumed with an answer.
+pub fn answered_row(key: InboxKey, answer: Bytes) -> ConsumedRow {
+    ConsumedRow { key, answer: Some(answer) }
+}
+
 /// Consumes rows of the run's inbox.
 pub fn consume(write: RunWrite, rows: &[u8]) -> RunWrite {
-    let answer = |n: &u8| InboxAnswer { id: InboxId([*n; 16]), answer: inbox_answer(*n) };
-    RunWrite { consumed: rows.iter().map(answer).collect(), ..write }
+    let consumed = rows.iter().map(|n| answered_row(inbox_key(write.org, write.run, *n), inbox_answer(*n)));
+    RunWrite { consumed: consumed.collect(), ..write }
 }
 
 pub fn queue(org: OrgId, name: &str, key: &str) -> QueueKey {

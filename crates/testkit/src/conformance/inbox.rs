@@ -116,8 +116,9 @@ async fn an_answer_is_taken_once_and_only_by_its_key(store: Arc<dyn Store>) {
 async fn a_row_is_answered_without_a_record_unless_it_has_an_answer(store: Arc<dyn Store>) {
     let (key, late) = (inbox_key(ORG, run(1), 1), Bytes::from_static(b"late"));
     store.put_inbox(&[inbox_row(ORG, run(1), 1)]).await.unwrap();
-    store.answer_inbox(&[(key, inbox_answer(1)), (inbox_key(ORG, run(1), 9), late.clone())]).await.unwrap();
-    store.answer_inbox(&[(key, late)]).await.unwrap();
+    let gone = answered_row(inbox_key(ORG, run(1), 9), late.clone());
+    store.answer_inbox(&[answered_row(key, inbox_answer(1)), gone]).await.unwrap();
+    store.answer_inbox(&[answered_row(key, late)]).await.unwrap();
     assert_eq!(unanswered(&store).await, []);
     assert_eq!(commit(&store, [consume(start(run(1)), &[1])]).await, [Conflict]);
     assert_eq!(taken(&store, &[key]).await, [(key, inbox_answer(1))]);
@@ -135,7 +136,7 @@ async fn only_old_answers_are_deleted(store: Arc<dyn Store>) {
 
 async fn a_run_with_an_unconsumed_row_is_not_erased(store: Arc<dyn Store>) {
     commit(&store, [start(run(1)), turn(run(1), 1, RunStatus::Completed)]).await;
-    let erasure = store::Erasure { org: ORG, run: run(1), labels: Vec::new(), waits: Vec::new() };
+    let erasure = store::Erasure { org: ORG, run: run(1), labels: Vec::new() };
     store.put_inbox(&[inbox_row(ORG, run(1), 1), inbox_row(OTHER_ORG, run(1), 1)]).await.unwrap();
     assert_eq!(store.erase(&erasure).await, Ok(Erased::InboxPending));
     assert_eq!(store.hide(ORG, run(1), at(1)).await, Ok(Erased::InboxPending));

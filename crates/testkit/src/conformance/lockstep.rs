@@ -20,8 +20,8 @@ use store::{
     Batch, Call, ConcurrencyGroupRow, DeliveryOutcome, DeliveryRow, Erased, Erasure, InboxKey, InboxRow, LimitScope,
     LimitSlot, LimitSlotChange, LimitSlotRow, NewTrigger, NewWorkflow, NotificationRow, OwnTrigger, QueueKey,
     QueuePosition, Rate, ReadyChange, ReadyRow, RunFilter, RunInsert, RunRow, RunWrite, ScheduleAdvance, Store,
-    StoredDefinition, TimerChange, TriggerChange, TriggerFilter, TriggerLog, TriggerRow, TypePause, TypeRow, WorkerRow,
-    WorkflowEdit, WorkflowFilter, WorkflowKey, WorkflowPause, WorkflowRow,
+    StoredDefinition, TimerChange, TriggerChange, TriggerFilter, TriggerLog, TriggerRow, TypePause, TypeRow, Wait,
+    WorkerRow, WorkflowEdit, WorkflowFilter, WorkflowKey, WorkflowPause, WorkflowRow,
 };
 
 /// A store under test.
@@ -116,8 +116,7 @@ impl RandomOperations {
             23 | 24 => {
                 // Names everything that any run may have. Only the rows of this run must be removed.
                 let labels = KEYS.iter().flat_map(|key| ["x", "y"].map(|value| ((*key).to_owned(), value.to_owned())));
-                let waits = (0..TOKENS).map(|token| [token as u8; 32]).collect();
-                let erasure = Erasure { org, run: id, labels: labels.collect(), waits };
+                let erasure = Erasure { org, run: id, labels: labels.collect() };
                 if self.agreed(subjects, "erase", |store| store.erase(&erasure)).await == Ok(Erased::Done) {
                     self.erased.insert((org, id));
                 }
@@ -220,7 +219,7 @@ impl RandomOperations {
         self.same(subjects, "put_inbox", |store| store.put_inbox(&rows)).await;
         if self.rng.one_in(3) {
             let n = self.rng.below(INBOX_ROWS) as u8;
-            let answers = [(inbox_key(org, run, n), inbox_answer(n))];
+            let answers = [answered_row(inbox_key(org, run, n), inbox_answer(n))];
             self.same(subjects, "answer_inbox", |store| store.answer_inbox(&answers)).await;
         }
         let keys: Vec<InboxKey> = (0..INBOX_ROWS as u8).map(|n| inbox_key(org, run, n)).collect();
@@ -428,6 +427,7 @@ impl RandomOperations {
             limit_slots: self.limit_slots(org, run, &known.limit_slots),
             notifications: if self.rng.one_in(5) { self.rng.below(3) as u32 } else { 0 },
             run_insert: if after == 0 { Some(Box::new(self.run_insert(org, run))) } else { None },
+            tokens: if after == 0 { self.tokens(org, run) } else { Vec::new() },
             ..append_in(org, run, after)
         };
         let write = if self.rng.one_in(6) { consume(write, &[self.rng.below(INBOX_ROWS) as u8]) } else { write };
@@ -564,15 +564,17 @@ impl RandomOperations {
 
     fn run_insert(&mut self, org: OrgId, run: RunId) -> RunInsert {
         let idempotency = self.rng.one_in(3).then(|| key(self.rng.pick(&KEYS), self.rng.below(9) as u8));
-        let waits = (0..self.rng.below(3)).map(|step| wait(org, run, step as u32, self.rng.below(TOKENS) as u8));
-        let waits = waits.collect();
         let labels = (0..self.rng.below(3)).map(|_| self.label()).collect();
         let notification = self.rng.one_in(4).then(|| (self.any_run().1, self.rng.below(2) as u32));
         let of = self.rng.below(TRIGGERS);
         let line = self.rng.one_in(3).then(|| self.delivery(org, of));
         let delivery = line.map(|line| DeliveryRow { run: Some(run), ..line });
         let advance = self.rng.one_in(2).then(|| self.advance());
-        RunInsert { waits, labels, idempotency, delivery, advance, notification }
+        RunInsert { labels, idempotency, delivery, advance, notification }
+    }
+
+    fn tokens(&mut self, org: OrgId, run: RunId) -> Vec<Wait> {
+        (0..self.rng.below(3)).map(|step| wait(org, run, step as u32, self.rng.below(TOKENS) as u8)).collect()
     }
 
     fn filter(&mut self) -> RunFilter {

@@ -226,15 +226,12 @@ async fn a_delayed_task_is_not_in_a_concurrency_group(store: Arc<dyn Store>) {
 
 /// Creates a finished run with every kind of row that a run can have, and a second run.
 async fn finished_run(store: &Arc<dyn Store>) {
-    let run_insert = RunInsert {
-        labels: vec![("k".into(), "v".into())],
-        waits: vec![wait(ORG, run(1), 0, 3)],
-        idempotency: Some(key("a", 1)),
-        ..Default::default()
-    };
+    let run_insert =
+        RunInsert { labels: vec![("k".into(), "v".into())], idempotency: Some(key("a", 1)), ..Default::default() };
     let first = RunWrite {
         payloads: vec![(1, Bytes::from_static(b"x"))],
         snapshot: Some(state(run(1), 1)),
+        tokens: vec![wait(ORG, run(1), 0, 3)],
         ..born(start(run(1)), run_insert)
     };
     commit(store, [first, start(run(2)), turn(run(1), 1, RunStatus::Failed)]).await;
@@ -269,7 +266,7 @@ async fn a_hidden_run_is_not_found(store: Arc<dyn Store>) {
     let late = RunWrite { record: record(run(1), 3, at(2_000)), ..append(run(1), 2) };
     assert_eq!(commit(&store, [late]).await, [Committed]);
     assert_eq!(store.high_water().await, Ok(Some(at(2_000))));
-    let erasure = Erasure { org: ORG, run: run(1), labels: vec![("k".into(), "v".into())], waits: vec![[3; 32]] };
+    let erasure = Erasure { org: ORG, run: run(1), labels: vec![("k".into(), "v".into())] };
     assert_eq!(store.erase(&erasure).await, Ok(Erased::Done), "a hidden run can be erased");
 }
 

@@ -14,7 +14,7 @@ use kernel::payload::INLINE_MAX;
 use kernel::run::Phase;
 use kernel::{Input, OrgId, Payload, RunId, Span, Timestamp};
 use store::prelude::*;
-use store::{ConcurrencyGroupRow, IdempotencyKey, RunInsert, Wait, WorkflowPause};
+use store::{ConcurrencyGroupRow, IdempotencyKey, RunInsert, WorkflowPause};
 
 /// The callback number whose body is too large for a record.
 const LARGE_CALLBACK: u64 = 2;
@@ -256,12 +256,6 @@ impl World {
     /// Builds the start command as the engine does.
     pub fn start_request(&mut self, process: usize, run: RunId, key: Option<u32>, body: Bytes) -> StartRun {
         let version = self.definitions[self.definition_of[&run]].version.clone();
-        let wait = |step: u32| {
-            let mut token_hash = [0; 32];
-            token_hash[..16].copy_from_slice(&run.0);
-            token_hash[16..20].copy_from_slice(&step.to_be_bytes());
-            Wait { org: OrgId::DEFAULT, run, step, token_hash, kind: "webhook".into() }
-        };
         let client_key = key.map(|key| IdempotencyKey {
             scope: version.workflow.to_string(),
             key: key.to_string(),
@@ -275,7 +269,6 @@ impl World {
             fingerprint: asked.fingerprint,
             created_at: self.now,
         });
-        let waits = self.definitions[self.definition_of[&run]].workflow.waits().map(wait).collect();
         let has_listener = self.checker.group_and_listener(run).1;
         let trigger = self.checker.trigger(run).expect("the run was registered before its request");
         let mut origin = Origin {
@@ -302,9 +295,8 @@ impl World {
         if self.processes[process].paused.contains(&version.workflow) {
             self.checker.concurrency.run_held(run, version.workflow);
         }
-        let run_insert =
-            RunInsert { waits, idempotency: client_key.or(notification_key), notification, ..Default::default() };
-        StartRun { org: OrgId::DEFAULT, run, version, origin, concurrency_group, run_insert }
+        let run_insert = RunInsert { idempotency: client_key.or(notification_key), notification, ..Default::default() };
+        StartRun { org: OrgId::DEFAULT, run, version, origin, concurrency_group, run_insert, source: None }
     }
 
     /// A client pauses or resumes a workflow: first in the store, then in one process. If the outcome of the

@@ -78,7 +78,10 @@ impl World {
             ready: store::ReadyChange::default(),
             limit_slots: store::LimitSlotChange::default(),
             notifications: 0,
+            tokens: Vec::new(),
+            waits: store::WaitChange::default(),
             consumed: Vec::new(),
+            outgoing: Vec::new(),
             run_insert: None,
             atomic_group: None,
         };

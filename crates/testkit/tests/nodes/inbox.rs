@@ -17,7 +17,8 @@ async fn two_nodes_and_a_run() -> (Node, Node, RunId) {
 
 fn row(run: RunId, n: u8, input: Input) -> InboxRow {
     let body = StoredInput::of(input).unwrap().seal();
-    InboxRow { key: (ORG, run, InboxId([n; 16])), kind: InboxKind::Input, body, written_at: Timestamp(0) }
+    let key = (ORG, run, InboxId([n; 16]));
+    InboxRow { key, kind: InboxKind::Input, body, written_at: Timestamp(0), sender: None }
 }
 
 fn cancel() -> Input {
