@@ -148,6 +148,22 @@ pub struct TriggerRequest {
     /// The run's `trigger.body` when nothing arrives; fields of a body that arrives go over it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<Value>,
+    /// Webhooks: give a signal to open runs, instead of starting one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "SignalTarget")]
+    pub signal: Option<Value>,
+}
+
+/// Which open runs of a webhook's workflow get a signal.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SignalTarget {
+    /// The name of the signal.
+    pub name: String,
+    /// Where the value that finds the runs is in the payload, such as `$.order_id`.
+    pub correlate: String,
+    /// The runs get the signal whose label of this name has that value.
+    pub label: String,
 }
 
 /// Changes a trigger. A field that is left out keeps its value, also in `config`; `null` removes a field of `config`.
@@ -174,6 +190,10 @@ pub struct ChangeTriggerRequest {
     /// The run's `trigger.body` when nothing arrives; fields of a body that arrives go over it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<Value>,
+    /// Webhooks: give a signal to open runs, instead of starting one; `null` starts runs again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<SignalTarget>")]
+    pub signal: Option<Value>,
 }
 
 /// Enables or disables a trigger.

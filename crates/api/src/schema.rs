@@ -51,7 +51,7 @@ pub fn trigger_type(_: &mut SchemaGenerator) -> Schema {
 }
 
 pub fn delivery_outcome(_: &mut SchemaGenerator) -> Schema {
-    one_of(["started", "queued", "skipped", "rejected"].into_iter())
+    one_of(["started", "queued", "skipped", "rejected", "signalled"].into_iter())
 }
 
 pub fn task_status(_: &mut SchemaGenerator) -> Schema {

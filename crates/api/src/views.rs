@@ -238,6 +238,10 @@ pub struct TriggerDetail {
     /// The run's `trigger.body` when nothing arrives; fields of a body that arrives go over it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input: Option<Value>,
+    /// Of a webhook that gives a signal to open runs: its name, and how it finds them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<crate::SignalTarget>")]
+    pub signal: Option<Value>,
     /// The definition of the workflow declares the trigger; change it there.
     pub is_owned: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -290,14 +294,23 @@ pub struct FireTimeView {
     pub starts_at: String,
 }
 
-/// The run that a webhook delivery started.
+/// What a webhook delivery did: started a run, or gave a signal to open runs.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct DeliveredView {
-    pub run_id: String,
+    /// The run that it started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub run_id: Option<String>,
     pub delivery_id: String,
+    /// The status of that run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::run_status")]
-    pub status: Word,
-    /// An earlier request with the same delivery id or idempotency key started the run.
+    pub status: Option<Word>,
+    /// How many open runs got the signal; 0 if none matched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "u32")]
+    pub signalled: Option<u32>,
+    /// An earlier request with the same delivery id or idempotency key did this.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub deduplicated: bool,
 }

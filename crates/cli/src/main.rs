@@ -38,8 +38,10 @@ enum Command {
     Workflows(remote::workflows::Arguments),
     /// Start a run, and optionally wait for it or watch it
     Trigger(remote::trigger::Arguments),
-    /// Runs: list, show, tail, explain, cancel, pause, resume, retry, replay, delete
+    /// Runs: list, show, tail, explain, cancel, pause, resume, retry, replay, signal, approve, reject, delete
     Runs(remote::runs::Arguments),
+    /// Approvals: list those that wait for a decision
+    Approvals(remote::approvals::Arguments),
     /// Triggers: list, show, create, enable, disable, run, preview, deliveries, delete
     Triggers(remote::triggers::Arguments),
     /// Tasks: submit, list, show, events, cancel, retry, delete, bulk
@@ -78,6 +80,7 @@ fn main() -> ExitCode {
             Command::Workflows(arguments) => remote::workflows::run(arguments),
             Command::Trigger(arguments) => remote::trigger::run(arguments),
             Command::Runs(arguments) => remote::runs::run(arguments),
+            Command::Approvals(arguments) => remote::approvals::run(arguments),
             Command::Triggers(arguments) => remote::triggers::run(arguments),
             Command::Tasks(arguments) => remote::tasks::run(arguments),
             Command::Types(arguments) => remote::types::run(arguments),

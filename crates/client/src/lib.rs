@@ -28,6 +28,7 @@ mod tasks;
 pub mod testing;
 mod triggers;
 mod types;
+mod waits;
 pub mod worker;
 mod workflows;
 
@@ -64,7 +65,7 @@ pub enum Error {
     /// The run or the task did not end within the timeout.
     #[error("`{what}` is still {status}")]
     Late { what: String, status: String },
-    /// The task ended without a result.
+    /// The run did not complete, or the task ended without a result.
     #[error("`{what}` is {status}: {message}")]
     Ended { what: String, status: String, code: String, message: String },
 }

@@ -1,12 +1,12 @@
 //! Runs: list, show, follow, wait, explain, cancel, pause, retry, replay, delete.
 
-use crate::{Client, Events, RequestBuilder, Result, segment};
+use crate::{Client, Error, Events, RequestBuilder, Result, segment};
 use api::{
     CancelRequest, EventView, ExplainView, Page, PauseRequest, ReplayRequest, ReplayVersion, ReplayedView,
-    ResumeRequest, RetryRequest, RunStatusView, RunSummary, RunView, StepView,
+    RetryRequest, RunStatusView, RunSummary, RunView, StepView,
 };
 use reqwest::Method;
-use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ impl Client {
         Events::open(self.clone(), format!("/runs/{}/stream", segment(run)), after).await
     }
 
-    /// Waits until the run has ended, whatever its outcome; [`Error::Late`](crate::Error::Late) after `timeout`.
+    /// Waits until the run has ended, whatever its outcome; [`Error::Late`] after `timeout`.
     pub async fn wait_for_run(&self, run: &str, timeout: Duration) -> Result<RunView> {
         let open_status = |view: &RunView| {
             let has_ended = matches!(&*view.status, "completed" | "failed" | "cancelled" | "timeout");
@@ -71,9 +71,14 @@ impl Client {
         self.wait(&format!("/runs/{}", segment(run)), run, timeout, open_status).await
     }
 
-    /// Sends a signal to a run. A signal that arrives before the run waits for it is kept.
-    pub async fn signal(&self, run: &str, name: &str, payload: &impl Serialize) -> Result<Value> {
-        self.data(RequestBuilder::post(format!("/runs/{}/signals/{}", segment(run), segment(name))).json(payload)).await
+    /// Waits until the run has ended and returns its output; [`Error::Ended`] if it did not complete.
+    pub async fn result<T: DeserializeOwned>(&self, run: &str, timeout: Duration) -> Result<T> {
+        let view = self.wait_for_run(run, timeout).await?;
+        if view.status == "completed" {
+            return self.read(view.output);
+        }
+        let (code, message) = view.error.map(|error| (error.code, error.message)).unwrap_or_default();
+        Err(Error::Ended { what: view.id, status: view.status.into_owned(), code, message })
     }
 
     /// Why a run, or one of its steps, is in its state, and which requests are possible.
@@ -88,10 +93,6 @@ impl Client {
     /// No step of the run starts until it is resumed.
     pub async fn pause(&self, run: &str, request: &PauseRequest) -> Result<RunStatusView> {
         self.data(RequestBuilder::post(format!("/runs/{}/pause", segment(run))).json(request)).await
-    }
-
-    pub async fn resume(&self, run: &str, request: &ResumeRequest) -> Result<RunStatusView> {
-        self.data(RequestBuilder::post(format!("/runs/{}/resume", segment(run))).json(request)).await
     }
 
     /// Starts the next attempt of a retrying step now.

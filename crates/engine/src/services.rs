@@ -50,6 +50,6 @@ pub use tasks::{
 };
 pub use triggers::{Key, PREVIEW_MAX};
 pub use waits::{DecisionRequest, Judged, OpenApproval, OpenApprovals, SignalRequest};
-pub use webhooks::{Delivered, WebhookEndpoint};
+pub use webhooks::{Delivered, Effect, WebhookEndpoint};
 pub use workflow_edits::Chosen;
 pub use workflows::Resolved;

@@ -23,7 +23,7 @@ mod request;
 mod webhook;
 
 pub use request::{CurrentTrigger, TriggerRequest, change, request};
-pub use webhook::{Dedup, Webhook};
+pub use webhook::{Dedup, Webhook, WebhookSignal};
 pub(crate) use webhook::{is_secret, read as webhook, without_secret};
 
 /// A valid trigger.

@@ -19,7 +19,7 @@ use kernel::event::{Because, Failure, Pair};
 use kernel::plan::{Node, OnError};
 use kernel::run::{ApprovalRequest, ChildLink, Iteration, Phase, Step, WaitKind};
 use kernel::{Event, Payload, Plan, StepStatus, Timestamp};
-use lang::trigger::Spec;
+use lang::trigger::{Spec, WebhookSignal};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -101,6 +101,10 @@ pub fn trigger(engine: &Engine, row: &TriggerRow, workflow: String) -> TriggerDe
         config: spec.as_ref().map_or(Value::Null, Spec::shown),
         variable_mapping: mapping,
         input: spec.as_ref().and_then(Spec::input).cloned(),
+        signal: match &spec {
+            Some(Spec::Webhook(webhook)) => webhook.signal.as_ref().map(WebhookSignal::shown),
+            _ => None,
+        },
         is_owned: row.is_owned,
         webhook_url: row.path.as_ref().map(|path| format!("{}/webhooks/{path}", engine.public_url())),
         next_at: row.next_at.map(rfc3339),

@@ -109,11 +109,18 @@ pub enum DeliveryOutcome {
     Queued,
     Skipped,
     Rejected,
+    /// Open runs got a signal.
+    Signalled,
 }
 
 impl DeliveryOutcome {
-    pub const ALL: &'static [DeliveryOutcome] =
-        &[DeliveryOutcome::Started, DeliveryOutcome::Queued, DeliveryOutcome::Skipped, DeliveryOutcome::Rejected];
+    pub const ALL: &'static [DeliveryOutcome] = &[
+        DeliveryOutcome::Started,
+        DeliveryOutcome::Queued,
+        DeliveryOutcome::Skipped,
+        DeliveryOutcome::Rejected,
+        DeliveryOutcome::Signalled,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -121,6 +128,7 @@ impl DeliveryOutcome {
             DeliveryOutcome::Queued => "queued",
             DeliveryOutcome::Skipped => "skipped",
             DeliveryOutcome::Rejected => "rejected",
+            DeliveryOutcome::Signalled => "signalled",
         }
     }
 

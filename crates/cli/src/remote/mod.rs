@@ -8,6 +8,7 @@
 //!
 //! Data goes to standard output, messages to standard error. With `--json`, a refusal is data too.
 
+pub mod approvals;
 pub mod follow;
 pub mod runs;
 pub mod style;

@@ -5,8 +5,8 @@ use super::table::{fields, list, table};
 use super::workflows::WorkflowArgument;
 use super::{CommandContext, Connection, Failure, Outcome, PageOptions, follow, trigger};
 use api::{
-    CancelRequest, ExplainView, PauseRequest, ReplayVersion, ResumeRequest, RetryRequest, RunStatusView, RunSummary,
-    RunView, StepView,
+    CancelRequest, DecidedView, DecisionRequest, ExplainView, PauseRequest, ReplayVersion, ResumeRunRequest,
+    RetryRequest, RunStatusView, RunSummary, RunView, StepView,
 };
 use client::RunQuery;
 use kernel::plan::Form;
@@ -83,11 +83,37 @@ enum Verb {
         #[arg(long, default_value_t)]
         note: String,
     },
-    /// Let a paused run continue
+    /// Let a paused run, or a pause step of it, continue
     Resume {
         run: String,
+        /// Which pause step, if several wait
+        #[arg(long)]
+        step: Option<String>,
         #[command(flatten)]
         by: WorkflowArgument,
+    },
+    /// Send a signal to a run
+    Signal {
+        run: String,
+        name: String,
+        /// What the step that reads it gets as its body: JSON, `@file`, or `-` for standard input
+        #[arg(long, value_name = "JSON")]
+        input: Option<String>,
+        /// A second request with the same key sends nothing
+        #[arg(long, value_name = "KEY")]
+        idempotency_key: Option<String>,
+    },
+    /// Approve a step that waits for an approval
+    Approve {
+        run: String,
+        #[command(flatten)]
+        decision: DecisionArguments,
+    },
+    /// Reject a step that waits for an approval
+    Reject {
+        run: String,
+        #[command(flatten)]
+        decision: DecisionArguments,
     },
     /// Make attempts that wait for their retry time now
     Retry {
@@ -113,6 +139,29 @@ enum Verb {
         #[arg(required = true)]
         runs: Vec<String>,
     },
+}
+
+#[derive(clap::Args)]
+struct DecisionArguments {
+    /// Who decides
+    #[arg(long)]
+    actor: String,
+    /// Which step, if several wait for an approval
+    #[arg(long)]
+    step: Option<String>,
+    /// Why, for the history and for later steps
+    #[arg(long, default_value_t)]
+    comment: String,
+    /// Decide only if the approval still shows this
+    #[arg(long, value_name = "HASH")]
+    shown_hash: Option<String>,
+}
+
+impl From<DecisionArguments> for DecisionRequest {
+    fn from(arguments: DecisionArguments) -> DecisionRequest {
+        let DecisionArguments { actor, step, comment, shown_hash } = arguments;
+        DecisionRequest { actor, step, comment, shown_hash, ..DecisionRequest::default() }
+    }
 }
 
 pub fn run(arguments: Arguments) -> ExitCode {
@@ -152,9 +201,26 @@ async fn act(asking: &CommandContext, verb: Verb) -> Outcome {
             .print(&client.pause(&run, &PauseRequest { actor: by.actor, note }).await?, |view| {
                 format!("{} is paused", view.id)
             }),
-        Verb::Resume { run, by } => {
-            asking.print(&client.resume(&run, &ResumeRequest { actor: by.actor }).await?, status)
+        Verb::Resume { run, step, by } => {
+            asking.print(&client.resume(&run, &ResumeRunRequest { actor: by.actor, step }).await?, status)
         }
+        Verb::Signal { run, name, input, idempotency_key } => {
+            let body = input.as_deref().map(trigger::read).transpose()?;
+            let payload: Value = match &body {
+                Some(bytes) => serde_json::from_slice(bytes)
+                    .map_err(|error| Failure::Usage(format!("`--input` is not JSON: {error}")))?,
+                None => Value::Null,
+            };
+            let sent = client.signal(&run, &name, &payload, idempotency_key.as_deref()).await?;
+            if sent.deduplicated {
+                asking.say("sent before with this key");
+            }
+            asking.print(&sent, |sent| {
+                format!("{} has the signal {} and is {}", sent.run_id, clean(&sent.name), sent.status)
+            })
+        }
+        Verb::Approve { run, decision } => asking.print(&client.approve(&run, &decision.into()).await?, decided),
+        Verb::Reject { run, decision } => asking.print(&client.reject(&run, &decision.into()).await?, decided),
         Verb::Retry { run, step, by } => {
             asking.print(&client.retry(&run, &RetryRequest { actor: by.actor, step }).await?, status)
         }
@@ -197,6 +263,11 @@ pub async fn each(asking: &CommandContext, ids: &[String], act: impl AsyncFn(&st
         }
     }
     if is_refused { Err(Failure::No) } else { Ok(()) }
+}
+
+fn decided(view: &DecidedView) -> String {
+    let before = if view.repeated { " (it was before)" } else { "" };
+    format!("{} of {} is {}{before}; the run is {}", clean(&view.step), view.id, view.decision, view.status)
 }
 
 fn status(view: &RunStatusView) -> String {

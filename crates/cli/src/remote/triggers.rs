@@ -120,7 +120,10 @@ async fn act(asking: &CommandContext, verb: Verb) -> Outcome {
             list(asking, &part, &["ID", "AT", "OUTCOME", "RUN", "REASON"], delivery, fetch).await
         }
         Verb::Redeliver { trigger, delivery } => {
-            asking.print(&client.redeliver(&trigger, &delivery).await?, |started| started.run_id.clone())
+            asking.print(&client.redeliver(&trigger, &delivery).await?, |done| match (&done.run_id, done.signalled) {
+                (Some(run), _) => run.clone(),
+                (None, count) => format!("{} open runs got the signal", count.unwrap_or(0)),
+            })
         }
         Verb::Delete { trigger } => {
             client.delete_trigger(&trigger).await?;

@@ -282,7 +282,7 @@ fn w3_rust_a_worker_that_cannot_start_returns_an_error() {
         let worker = Worker::new(server.client()).handle("not a type", |_: Value, _: Context| async move { Ok(()) });
         let error = worker.run_until(std::future::pending()).await.unwrap_err();
         assert!(error.is(api::Code::InvalidBody), "{error}");
-        let signalled = server.client().signal("run_01jz8k3w9mz6xq4v7n5t2c0b1d", "paid", &json!({})).await;
+        let signalled = server.client().signal("run_01jz8k3w9mz6xq4v7n5t2c0b1d", "paid", &json!({}), None).await;
         assert!(matches!(signalled, Err(ClientError::Refused { status: 404, .. })), "{signalled:?}");
         let late = server.client().tasks().submit(Task::new("unclaimed.v1", &1)).await.unwrap();
         let waited = server.client().tasks().wait(&late.task_id, Duration::from_millis(50)).await;

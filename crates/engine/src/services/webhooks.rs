@@ -4,21 +4,26 @@ use super::core::Core;
 use super::id_generator::random;
 use super::runs::{Idempotency, Runs, Source, StartRequest, Started};
 use super::triggers::{Key, Triggers, spec};
+use super::waits::SignalRequest;
 use super::workflows::Workflows;
 use crate::error::Error;
 use crate::triggers::hex;
-use crate::triggers::webhook::{Identity, Rejection, WebhookRequest};
+use crate::triggers::webhook::{Identity, Rejection, WebhookRequest, child_at};
 use kernel::event::TriggerKind;
-use kernel::{OrgId, RunId, Span, Timestamp, TriggerId};
-use lang::trigger::{Spec, Webhook};
+use kernel::{Answer, OrgId, RunId, RunStatus, Span, Timestamp, TriggerId};
+use lang::trigger::{Spec, Webhook, WebhookSignal};
+use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use store::{DeliveryOutcome, DeliveryRow, TriggerRow};
+use store::{DeliveryOutcome, DeliveryRow, RunFilter, TriggerRow, listed_id};
 
 /// At most one rejection per trigger is logged in this time.
 const REJECTIONS_EVERY: Span = Span::from_secs(1);
 /// Triggers whose last rejection is remembered; when the table is full, it is cleared.
 const REMEMBERED_MAX: usize = 1_024;
+
+/// Runs that are listed at a time to find those that get a signal.
+const RUNS_PAGE: usize = 500;
 
 /// Handles requests at webhooks.
 pub struct Webhooks {
@@ -38,7 +43,26 @@ pub struct WebhookEndpoint {
 
 pub struct Delivered {
     pub delivery: String,
-    pub started: Started,
+    pub effect: Effect,
+}
+
+pub enum Effect {
+    Started(Started),
+    /// So many open runs got the signal.
+    Signalled {
+        runs: u32,
+        /// An earlier delivery with this id did it.
+        deduplicated: bool,
+    },
+}
+
+impl Effect {
+    pub fn is_repeated(&self) -> bool {
+        match self {
+            Effect::Started(started) => started.deduplicated,
+            Effect::Signalled { deduplicated, .. } => *deduplicated,
+        }
+    }
 }
 
 impl WebhookEndpoint {
@@ -78,6 +102,13 @@ impl Webhooks {
             Identity::Content(hash) => Some(self.content_id(row, &hash, webhook.dedup_window).await?),
             Identity::New => None,
         };
+        if let Some(signal) = &webhook.signal {
+            let result = self.signal_runs(webhook_endpoint, signal, request, known).await;
+            if let Ok(delivered) = &result {
+                self.count(delivered);
+            }
+            return result;
+        }
         let idempotency = known.as_ref().map(|id| Idempotency {
             scope: Some(row.id.to_string()),
             key: delivery_key(id),
@@ -86,16 +117,96 @@ impl Webhooks {
         let id = known.map_or_else(|| Ok(format!("delivery-{}", hex(&random::<8>()?))), Ok::<_, Error>)?;
         let result = self.start_delivery(webhook_endpoint, request, id, "", idempotency).await;
         match &result {
-            Ok(delivered) if delivered.started.deduplicated => {
-                self.core.metrics.webhook_deliveries_repeated_total.add(1)
-            }
-            Ok(_) => self.core.metrics.webhook_deliveries_total.add(1),
+            Ok(delivered) => self.count(delivered),
             Err(Error::Disabled) => self.reject(row, "workflow_disabled").await,
             Err(Error::InvalidConcurrencyKey(_)) => self.reject(row, "concurrency_key_unresolved").await,
             Err(Error::KeyReused) => self.reject(row, "delivery_id_reused").await,
             Err(_) => {}
         }
         result
+    }
+
+    fn count(&self, delivered: &Delivered) {
+        let metrics = &self.core.metrics;
+        match delivered.effect.is_repeated() {
+            true => metrics.webhook_deliveries_repeated_total.add(1),
+            false => metrics.webhook_deliveries_total.add(1),
+        }
+    }
+
+    /// M21: gives the signal to every open run of the trigger's workflow whose label has the value in the payload, once
+    /// for each delivery id. The line in the log comes last: after a crash before it, the sender repeats the delivery,
+    /// and the runs that have the signal already recognise it by its key.
+    async fn signal_runs(
+        &self,
+        WebhookEndpoint { row, webhook }: &WebhookEndpoint,
+        signal: &WebhookSignal,
+        request: &WebhookRequest,
+        known: Option<String>,
+    ) -> Result<Delivered, Error> {
+        let id = match known {
+            Some(id) => id,
+            None => format!("delivery-{}", hex(&random::<8>()?)),
+        };
+        if let Some(earlier) = self.core.store.delivery(row.org, row.id, &id).await? {
+            let is_same = earlier
+                .request
+                .as_ref()
+                .and_then(WebhookRequest::again)
+                .is_none_or(|earlier| earlier.fingerprint(row.id) == request.fingerprint(row.id));
+            if !is_same {
+                self.reject(row, "delivery_id_reused").await;
+                return Err(Error::KeyReused);
+            }
+            let runs = earlier.reason.parse().unwrap_or(0);
+            return Ok(Delivered { delivery: id, effect: Effect::Signalled { runs, deduplicated: true } });
+        }
+        let body = request.payload(webhook);
+        let value = serde_json::from_slice(&body).ok().and_then(|body: Value| text_at(&body, &signal.correlate));
+        let mut runs = 0;
+        if let Some(value) = value {
+            let mut filter = RunFilter {
+                statuses: RunStatus::ALL.iter().copied().filter(|status| !status.is_terminal()).collect(),
+                workflow: Some(row.workflow),
+                labels: vec![(signal.label.clone(), value)],
+                limit: RUNS_PAGE,
+                ..RunFilter::default()
+            };
+            loop {
+                let page = self.core.store.runs(row.org, &filter).await?;
+                for run in page.iter().filter_map(|listed| listed.as_ref().ok()) {
+                    let request = SignalRequest {
+                        name: signal.name.clone(),
+                        body: body.clone(),
+                        actor: row.name.clone(),
+                        key: Some(format!("{}:{id}", row.id)),
+                    };
+                    match self.runs.signal(row.org, run.id, request).await {
+                        Ok((Answer::Applied | Answer::Repeated, _)) => runs += 1,
+                        // It ended meanwhile, or has too many signals: the others get theirs.
+                        Ok(_) | Err(Error::NotFound(_)) => {}
+                        Err(error) if error.is_unreadable_run() => {}
+                        Err(error) => return Err(error),
+                    }
+                }
+                match page.last() {
+                    Some(last) if page.len() == RUNS_PAGE => filter.before = Some(listed_id(last)),
+                    _ => break,
+                }
+            }
+        }
+        let entry = match runs {
+            0 => {
+                DeliveryRow { outcome: DeliveryOutcome::Skipped, ..self.triggers.delivery(row, id.clone(), "no_match") }
+            }
+            runs => DeliveryRow {
+                outcome: DeliveryOutcome::Signalled,
+                ..self.triggers.delivery(row, id.clone(), &runs.to_string())
+            },
+        };
+        let entry = DeliveryRow { request: Some(request.keep(webhook)), ..entry };
+        self.triggers.log(row, vec![entry], None).await?;
+        Ok(Delivered { delivery: id, effect: Effect::Signalled { runs, deduplicated: false } })
     }
 
     /// The delivery id of a request that has none, which it shares with equal requests within `window` of the first.
@@ -107,8 +218,17 @@ impl Webhooks {
         let piece = now.0 / window.0 as i64;
         let id = |piece: i64| format!("{hash}-{piece}");
         let before = id(piece - 1);
-        let first = self.core.store.idempotency_record(row.org, &row.id.to_string(), &delivery_key(&before)).await?;
-        let is_open = first.is_some_and(|(run, _)| now < RunId(run).made_at().after(window));
+        let first = match spec(row)? {
+            Spec::Webhook(webhook) if webhook.signal.is_some() => {
+                self.core.store.delivery(row.org, row.id, &before).await?.map(|earlier| earlier.at)
+            }
+            _ => {
+                let scope = row.id.to_string();
+                let record = self.core.store.idempotency_record(row.org, &scope, &delivery_key(&before)).await?;
+                record.map(|(run, _)| RunId(run).made_at())
+            }
+        };
+        let is_open = first.is_some_and(|at| now < at.after(window));
         Ok(if is_open { before } else { id(piece) })
     }
 
@@ -132,6 +252,12 @@ impl Webhooks {
             Idempotency { scope, key: format!("redeliver:{key}"), fingerprint }
         });
         let id = format!("redelivery-{}", hex(&random::<8>()?));
+        if let Some(signal) = &webhook.signal {
+            // A key names the delivery, so that a repeat of the request finds it.
+            let id = idempotency.map_or(id, |Idempotency { key, .. }| key);
+            let endpoint = WebhookEndpoint { webhook: webhook.clone(), row };
+            return self.signal_runs(&endpoint, signal, &request, Some(id)).await;
+        }
         self.start_delivery(&WebhookEndpoint { row, webhook }, &request, id, "redelivered", idempotency).await
     }
 
@@ -160,7 +286,7 @@ impl Webhooks {
             ..StartRequest::new(row.org, workflow, body)
         };
         let started = self.runs.start(start).await?;
-        Ok(Delivered { delivery: id, started })
+        Ok(Delivered { delivery: id, effect: Effect::Started(started) })
     }
 
     /// Logs a rejection, without the body and at a limited rate: anyone can send requests to a webhook.
@@ -188,6 +314,15 @@ impl Webhooks {
         }
         seen.insert(trigger, now);
         true
+    }
+}
+
+/// The value at a path, as a label has it: a text, a number or a truth value.
+fn text_at(body: &Value, path: &[String]) -> Option<String> {
+    match child_at(body, path)? {
+        Value::String(text) => Some(text.clone()),
+        value @ (Value::Number(_) | Value::Bool(_)) => Some(value.to_string()),
+        Value::Null | Value::Array(_) | Value::Object(_) => None,
     }
 }
 

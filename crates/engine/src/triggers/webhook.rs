@@ -249,12 +249,17 @@ fn pairs(encoded: &[u8]) -> Value {
     Value::Object(fields)
 }
 
+/// The value at a path.
+pub fn child_at<'a>(payload: &'a Value, keys: &[String]) -> Option<&'a Value> {
+    keys.iter().try_fold(payload, |value, key| child(value, key))
+}
+
 /// The variables that a webhook takes from a payload.
 fn mapped(payload: &Value, webhook: &Webhook) -> Value {
-    let variables = webhook.mapping.iter().filter_map(|(name, keys)| {
-        let found = keys.iter().try_fold(payload, |value, key| child(value, key));
-        found.map(|value| (name.clone(), value.clone()))
-    });
+    let variables = webhook
+        .mapping
+        .iter()
+        .filter_map(|(name, keys)| child_at(payload, keys).map(|value| (name.clone(), value.clone())));
     Value::Object(variables.collect())
 }
 

@@ -11,7 +11,7 @@ use serde_json::{Map, Value as Json, json};
 const NAME_MAX: usize = 80;
 const NOTE_MAX: usize = 1_024;
 
-/// A valid `{name, type, workflow, enabled?, note?, config, variable_mapping?, input?}`.
+/// A valid `{name, type, workflow, enabled?, note?, config, variable_mapping?, input?, signal?}`.
 #[derive(Clone, Debug)]
 pub struct TriggerRequest {
     pub name: String,
@@ -30,13 +30,14 @@ const KINDS: &[(&str, TriggerKind)] = &[
 ];
 
 const SHAPE: Shape = Shape {
-    known: &["name", "type", "workflow", "enabled", "note", "config", "variable_mapping", "input"],
+    known: &["name", "type", "workflow", "enabled", "note", "config", "variable_mapping", "input", "signal"],
     later: &[],
     synonyms: &[("kind", "type"), ("workflow_id", "workflow"), ("trigger", "type")],
 };
 
 /// The fields that a change may have.
-const CHANGEABLE: Shape = Shape::only(&["name", "workflow", "enabled", "note", "config", "variable_mapping", "input"]);
+const CHANGEABLE: Shape =
+    Shape::only(&["name", "workflow", "enabled", "note", "config", "variable_mapping", "input", "signal"]);
 
 /// Reads a request for a new trigger.
 pub fn request(tree: &Tree) -> Result<TriggerRequest, Vec<Diagnostic>> {
@@ -66,6 +67,16 @@ fn read(root: &TreeNode, problems: &mut Problems<'_>) -> Option<TriggerRequest> 
             Some(Spec::Webhook(webhook)) => webhook.mapping = super::webhook::mapping(&entry.value, problems)?,
             Some(_) => {
                 let message = format!("a {} trigger has no payload to map variables from", kind.as_str());
+                problems.add(codes::FIELD_NOT_FOR_TRIGGER, &entry.key_span, message);
+            }
+            None => {}
+        }
+    }
+    if let Some(entry) = fields.entry("signal") {
+        match &mut spec {
+            Some(Spec::Webhook(webhook)) => webhook.signal = Some(super::webhook::signal(&entry.value, problems)?),
+            Some(_) => {
+                let message = format!("a {} trigger has no payload to find runs by", kind.as_str());
                 problems.add(codes::FIELD_NOT_FOR_TRIGGER, &entry.key_span, message);
             }
             None => {}
@@ -152,7 +163,7 @@ pub fn change(tree: &Tree, current: &CurrentTrigger<'_>) -> Result<TriggerReques
                 }
             }
             ("config", _) => config = entry.value.to_json(),
-            (name @ ("variable_mapping" | "input"), _) => {
+            (name @ ("variable_mapping" | "input" | "signal"), _) => {
                 merge_field(config.as_object_mut(), name, entry.value.to_json());
             }
             (name, _) => merge_field(Some(&mut whole), name, entry.value.to_json()),

@@ -31,6 +31,17 @@ pub struct Webhook {
     /// Names of variables, each with its path in the payload.
     pub mapping: Vec<(String, Vec<String>)>,
     pub input: Option<Json>,
+    /// A request gives a signal to open runs, instead of starting one.
+    pub signal: Option<WebhookSignal>,
+}
+
+/// Which open runs of the trigger's workflow get a signal: those whose label has the value that the payload has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WebhookSignal {
+    pub name: String,
+    /// Where the value is in the payload.
+    pub correlate: Vec<String>,
+    pub label: String,
 }
 
 words! {
@@ -58,6 +69,7 @@ const SHAPE: Shape = Shape {
         "require_timestamp",
         "variable_mapping",
         "input",
+        "signal",
     ],
     later: &[],
     synonyms: &[("url", "path"), ("signing_secret", "secret")],
@@ -72,6 +84,8 @@ const DEDUP_WINDOW: Span = Span::from_secs(600);
 const DEDUP_WINDOW_MAX: Span = Span::from_days(7);
 const HEADERS_MAX: usize = 16;
 const VARIABLES_MAX: usize = 64;
+/// The longest name of a signal or a label.
+const NAME_MAX: usize = 80;
 /// The prefix of a Standard Webhooks secret.
 const WHSEC: &str = "whsec_";
 const BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -100,10 +114,14 @@ impl Webhook {
         if !self.mapping.is_empty() {
             config.insert("variable_mapping".into(), self.variable_mapping());
         }
+        if let Some(signal) = &self.signal {
+            config.insert("signal".into(), signal.shown());
+        }
         Json::Object(config)
     }
 
-    /// Only the names of required headers, without their values. The API shows the mapping beside the config.
+    /// Only the names of required headers, without their values. The API shows the mapping and the signal beside the
+    /// config.
     pub(super) fn shown(&self) -> Json {
         let mut config = self.plain();
         if self.dedup == Dedup::Auto {
@@ -117,7 +135,7 @@ impl Webhook {
     }
 
     pub fn variable_mapping(&self) -> Json {
-        let path = |keys: &[String]| json!(format!("$.{}", keys.join(".")));
+        let path = |keys: &[String]| json!(payload_path(keys));
         self.mapping.iter().map(|(name, keys)| (name.clone(), path(keys))).collect::<Map<_, _>>().into()
     }
 
@@ -158,6 +176,7 @@ pub(crate) fn read(fields: &Fields<'_>, place: &Range<usize>, problems: &mut Pro
     });
     let mapping = fields.get("variable_mapping").map_or(Some(Vec::new()), |node| mapping(node, problems));
     let input = super::optional_input(fields, problems);
+    let signal = fields.get("signal").map_or(Some(None), |node| signal(node, problems).map(Some));
     let (keeps_secret, unsigned) = (keeps_secret? && secret.is_none(), unsigned?);
     if secret.is_none() && !unsigned && !keeps_secret {
         let draft = Draft::new(codes::SECRET_REQUIRED, place.clone(), "a webhook needs a field `secret`");
@@ -176,7 +195,61 @@ pub(crate) fn read(fields: &Fields<'_>, place: &Range<usize>, problems: &mut Pro
         require_timestamp: require_timestamp?,
         mapping: mapping?,
         input: input?,
+        signal: signal?,
     })
+}
+
+impl WebhookSignal {
+    pub fn shown(&self) -> Json {
+        json!({ "name": self.name, "correlate": payload_path(&self.correlate), "label": self.label })
+    }
+}
+
+/// `{"name": "paid", "correlate": "$.order_id", "label": "order"}`.
+pub(super) fn signal(node: &TreeNode, problems: &mut Problems<'_>) -> Option<WebhookSignal> {
+    let fields = fields::object(node, "signal", problems)?;
+    fields.check(&Shape::only(&["name", "correlate", "label"]), problems);
+    let mut text = |name: &str| {
+        let node = fields.require(name, "`signal`", &node.span, problems)?;
+        fields::text(node, name, problems).map(|text| (node, text))
+    };
+    let (name, correlate, label) = (text("name"), text("correlate"), text("label"));
+    let name = name.and_then(|(node, name)| {
+        let is_name = name.len() <= NAME_MAX
+            && name.starts_with(|c: char| c.is_ascii_alphabetic())
+            && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b));
+        if !is_name {
+            let message = format!("{} is not the name of a signal", quoted(name));
+            let draft = Draft::new(codes::INVALID_VALUE, node.span.clone(), message);
+            problems.push(draft.hint("a name begins with a letter and has up to 80 letters, digits, `_`, `-` and `.`"));
+        }
+        is_name.then(|| name.to_owned())
+    });
+    let correlate = correlate.and_then(|(node, path)| keys_of(node, path, problems));
+    let label = label.and_then(|(node, label)| {
+        let is_label = !label.is_empty() && label.len() <= NAME_MAX && !label.contains(crate::diagnostic::is_hostile);
+        if !is_label {
+            problems.add(codes::INVALID_VALUE, &node.span, format!("{} is not the name of a label", quoted(label)));
+        }
+        is_label.then(|| label.to_owned())
+    });
+    Some(WebhookSignal { name: name?, correlate: correlate?, label: label? })
+}
+
+/// The keys of a path such as `$.data.order.id`.
+fn keys_of(node: &TreeNode, path: &str, problems: &mut Problems<'_>) -> Option<Vec<String>> {
+    let keys: Vec<String> = path.strip_prefix("$.").unwrap_or_default().split('.').map(str::to_owned).collect();
+    if keys.iter().any(String::is_empty) || path.len() > 1_024 {
+        let message = format!("{} is not a path into the payload", quoted(path));
+        let draft = Draft::new(codes::INVALID_MAPPING, node.span.clone(), message);
+        problems.push(draft.hint("begin with `$.` and put a dot between keys: `$.order.items.0.id`"));
+        return None;
+    }
+    Some(keys)
+}
+
+fn payload_path(keys: &[String]) -> String {
+    format!("$.{}", keys.join("."))
 }
 
 fn path(node: &TreeNode, problems: &mut Problems<'_>) -> Option<String> {
@@ -262,13 +335,7 @@ pub(super) fn mapping(node: &TreeNode, problems: &mut Problems<'_>) -> Option<Ve
                 problems.push(draft.hint("use up to 80 letters, digits, `_` and `-`, beginning with a letter"));
             }
             let path = fields::text(&entry.value, "variable_mapping", problems)?;
-            let keys: Vec<String> = path.strip_prefix("$.").unwrap_or_default().split('.').map(str::to_owned).collect();
-            if keys.iter().any(String::is_empty) || path.len() > 1_024 {
-                let message = format!("{} is not a path into the payload", quoted(path));
-                let draft = Draft::new(codes::INVALID_MAPPING, entry.value.span.clone(), message);
-                problems.push(draft.hint("begin with `$.` and put a dot between keys: `$.order.items.0.id`"));
-                return None;
-            }
+            let keys = keys_of(&entry.value, path, problems)?;
             is_name.then(|| (name.to_owned(), keys))
         })
         .collect();

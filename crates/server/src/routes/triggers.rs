@@ -315,7 +315,7 @@ pub async fn redeliver(app: State, Path((id, delivery)): Path<(String, String)>,
     let id = trigger_id(&id)?;
     let key = key(&headers, "redeliver", delivery.as_bytes())?;
     let delivered = app.engine.webhooks.redeliver(app.org(), id, &delivery, key).await?;
-    Ok(answer(if delivered.started.deduplicated { 200 } else { 201 }, webhooks::view(&delivered)))
+    Ok(answer(if delivered.effect.is_repeated() { 200 } else { 201 }, webhooks::view(&delivered)))
 }
 
 async fn one(app: &App, id: &str) -> Result<TriggerRow, Refusal> {

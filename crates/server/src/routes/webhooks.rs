@@ -8,7 +8,7 @@ use api::{Code, DeliveredView};
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Method, Uri, header};
 use axum::response::IntoResponse;
-use engine::services::Delivered;
+use engine::services::{Delivered, Effect};
 use engine::triggers::webhook::WebhookRequest;
 
 pub fn routes() -> Vec<Route> {
@@ -17,8 +17,8 @@ pub fn routes() -> Vec<Route> {
             .one_write()
             .open()
             .carries(Carries::Bytes)
-            .answers::<DeliveredView>(202, "a run was started")
-            .answers::<DeliveredView>(200, "the run of an earlier delivery with the same id")
+            .answers::<DeliveredView>(202, "a run was started, or open runs got a signal")
+            .answers::<DeliveredView>(200, "what an earlier delivery with the same id did")
             .refuses(&[
                 Code::MethodNotAllowed,
                 Code::SignatureMissing,
@@ -68,15 +68,27 @@ pub async fn receive(
         }
         other => other.into(),
     })?;
-    Ok(answer(if delivered.started.deduplicated { 200 } else { 202 }, view(&delivered)))
+    let view = view(&delivered);
+    Ok(answer(if view.deduplicated { 200 } else { 202 }, view))
 }
 
 pub(super) fn view(delivered: &Delivered) -> DeliveredView {
-    DeliveredView {
-        run_id: delivered.started.run.to_string(),
-        delivery_id: delivered.delivery.clone(),
-        status: delivered.started.status.as_str().into(),
-        deduplicated: delivered.started.deduplicated,
+    let delivery_id = delivered.delivery.clone();
+    match &delivered.effect {
+        Effect::Started(started) => DeliveredView {
+            run_id: Some(started.run.to_string()),
+            delivery_id,
+            status: Some(started.status.as_str().into()),
+            signalled: None,
+            deduplicated: started.deduplicated,
+        },
+        Effect::Signalled { runs, deduplicated } => DeliveredView {
+            run_id: None,
+            delivery_id,
+            status: None,
+            signalled: Some(*runs),
+            deduplicated: *deduplicated,
+        },
     }
 }
 

@@ -39,6 +39,7 @@ const ALL: &[Migration] = &[
     migration!(4, "0004", "failed_steps_and_texts"),
     migration!(5, "0005", "inbox"),
     migration!(6, "0006", "waits_and_children"),
+    migration!(7, "0007", "signalled_deliveries"),
 ];
 
 /// The advisory lock of sessions that change the schema: migrations, and the maintenance of partitions.

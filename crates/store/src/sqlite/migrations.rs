@@ -37,6 +37,7 @@ const ALL: &[Migration] = &[
     migration!(9, "0009", "failed_steps_and_texts"),
     migration!(10, "0010", "inbox"),
     migration!(11, "0011", "waits_and_children"),
+    migration!(12, "0012", "signalled_deliveries"),
 ];
 
 const BOOKKEEPING: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (

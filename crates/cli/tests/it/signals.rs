@@ -1,0 +1,350 @@
+//! Signals, approvals and pauses, as users write and see them (M20–M23, T15, T16, P14).
+
+use crate::harness::{Api, Server, Upstream, eventually, json, micros, onward};
+use serde_json::{Value, json};
+
+/// A workflow that waits twice for the same signal, one after the other.
+const TWO_PAYMENTS: &str = "
+first: { wait_for_signal: { name: paid } }
+second: { needs: [first], wait_for_signal: { name: paid, timeout: 1h } }
+end: { needs: [second], set: { first: '{{tasks.first.body.n}}', second: '{{tasks.second.body.n}}' } }";
+
+fn signal(server: &Api, run: &str, name: &str, body: &Value) -> Value {
+    server.post(&format!("/api/v1/runs/{run}/signals/{name}"), body).data(200)
+}
+
+fn events_of(server: &Api, run: &str, name: &str) -> Vec<Value> {
+    server.events(run).into_iter().filter(|event| event["type"] == name).collect()
+}
+
+#[test]
+fn m20_signals_are_kept_in_order_and_each_is_read_once_across_a_kill() {
+    let mut server = Server::start();
+    let workflow = server.workflow("nap: { sleep: 400ms }\nfirst: { needs: [nap], wait_for_signal: { name: paid } }\nsecond: { needs: [first], wait_for_signal: { name: paid } }\nend: { needs: [second], set: { got: ['{{tasks.first.body.n}}', '{{tasks.second.body.n}}'] } }");
+    let run = server.trigger(&workflow, &json!({}));
+    // Both arrive before any step waits for them.
+    signal(&server, &run, "paid", &json!({ "n": 1 }));
+    signal(&server, &run, "paid", &json!({ "n": 2 }));
+    signal(&server, &run, "paid", &json!({ "n": 3 }));
+    server.crash_and_restart();
+    let view = server.finished(&run);
+    assert_eq!(view["tasks"]["end"]["body"], json!({ "got": [1, 2] }), "{view:#}");
+    assert_eq!(view["unread_signals"], json!({ "paid": 1 }));
+    assert_eq!(view["tasks"]["first"]["status"], "received");
+    assert_eq!(events_of(&server, &run, "signal.consumed").len(), 2);
+    let late = server.post(&format!("/api/v1/runs/{run}/signals/paid"), &json!({}));
+    assert_eq!(late.refusal(409), "run_ended");
+    server.verify();
+}
+
+#[test]
+fn m20_a_repeated_key_sends_once_and_another_body_is_refused() {
+    let server = Server::start();
+    let workflow = server.workflow(TWO_PAYMENTS);
+    let run = server.trigger(&workflow, &json!({}));
+    let path = format!("/api/v1/runs/{run}/signals/paid");
+    let send = |body: Value| server.post_with(&path, &[("idempotency-key", "k1")], &body);
+    assert_eq!(send(json!({ "n": 1 })).data(200).get("deduplicated"), None);
+    assert_eq!(send(json!({ "n": 1 })).data(200)["deduplicated"], true);
+    assert_eq!(send(json!({ "n": 2 })).refusal(422), "idempotency_key_reused");
+    server.when(&run, "second", "waiting");
+    assert_eq!(server.run(&run)["tasks"]["first"]["body"], json!({ "n": 1 }));
+    signal(&server, &run, "paid", &json!({ "n": 2 }));
+    let view = server.finished(&run);
+    assert_eq!(view["tasks"]["end"]["body"], json!({ "first": 1, "second": 2 }));
+    // A repeat after the end still gets its first answer.
+    assert_eq!(send(json!({ "n": 1 })).data(200)["deduplicated"], true);
+    server.verify();
+}
+
+#[test]
+fn m20_a_deadline_wins_against_a_signal_that_arrives_later_and_too_many_are_refused() {
+    let server = Server::with_virtual_clock();
+    let workflow = server.workflow("w: { wait_for_signal: { name: go, timeout: 1h }, allow_failure: true }\nafter: { needs: [w], if: tasks.w.failed, wait_for_signal: { name: other } }");
+    let run = server.trigger(&workflow, &json!({}));
+    server.when(&run, "w", "waiting");
+    let explained = server.get(&format!("/api/v1/runs/{run}/explain")).data(200);
+    assert_eq!((&explained["reason"], &explained["details"]["name"]), (&json!("waiting_for_signal"), &json!("go")));
+    server.advance("61m");
+    let view = server.when(&run, "after", "waiting");
+    assert_eq!(view["tasks"]["w"]["status"], "timeout", "{view:#}");
+    assert_eq!(view["tasks"]["w"]["error"]["code"], "wait_timeout");
+    for n in 0..1_000 {
+        signal(&server, &run, "go", &json!(n));
+    }
+    let one_more = server.post(&format!("/api/v1/runs/{run}/signals/go"), &json!(0));
+    assert_eq!(one_more.refusal(409), "too_many_signals");
+    assert_eq!(
+        server.post(&format!("/api/v1/runs/{run}/signals/no%20name"), &json!(0)).refusal(422),
+        "invalid_parameter"
+    );
+    server.verify();
+}
+
+/// Asks before it charges; a denial leads to `told`.
+const GATE: &str = r#"
+ask:
+  approval:
+    prompt: "Charge {{trigger.body.amount}}?"
+    items: { amount: "{{trigger.body.amount}}" }
+    approvers: [ada, bob]
+    timeout: 1d
+charge: { needs: [ask], url: $UP/charge }
+told: { needs: [ask], if: "tasks.ask.failed", url: $UP/told, body: "{{tasks.ask.body}}" }"#;
+
+fn decide(server: &Api, run: &str, verb: &str, body: &Value) -> crate::harness::Answer {
+    server.post(&format!("/api/v1/runs/{run}/{verb}"), body)
+}
+
+#[test]
+fn p14_t15_an_approval_shows_what_it_is_about_and_counts_once() {
+    let upstream = Upstream::start();
+    let mut server = Server::start();
+    let workflow = server.workflow(&upstream.fill(GATE));
+    let run = server.trigger(&workflow, &json!({ "amount": 40 }));
+    let view = server.when(&run, "ask", "waiting");
+    assert_eq!((&view["status"], &view["waiting_for"][0]["kind"]), (&json!("waiting"), &json!("approval")));
+    server.crash_and_restart();
+    let open = server.list("/api/v1/approvals");
+    let gate = open.iter().find(|gate| gate["run_id"] == run.as_str()).expect("it is listed");
+    assert_eq!((&gate["step"], &gate["prompt"]), (&json!("ask"), &json!("Charge 40?")));
+    assert_eq!((&gate["items"], &gate["approvers"]), (&json!({ "amount": 40 }), &json!(["ada", "bob"])));
+    let explained = server.get(&format!("/api/v1/runs/{run}/explain")).data(200);
+    assert_eq!(explained["reason"], "paused_for_approval", "{explained:#}");
+    assert_eq!(explained["details"]["token"], gate["token"]);
+
+    assert_eq!(decide(&server, &run, "approve", &json!({})).refusal(422), "invalid_body", "someone decides");
+    assert_eq!(decide(&server, &run, "approve", &json!({ "actor": "eve" })).refusal(403), "not_an_approver");
+    let stale = json!({ "actor": "ada", "shown_hash": "sha256:00" });
+    assert_eq!(decide(&server, &run, "approve", &stale).refusal(409), "approval_changed");
+    assert_eq!(
+        decide(&server, &run, "approve", &json!({ "actor": "ada", "step": "charge" })).refusal(409),
+        "not_waiting"
+    );
+    assert_eq!(
+        decide(&server, &run, "approve", &json!({ "actor": "ada", "step": "nope" })).refusal(422),
+        "invalid_body"
+    );
+    assert_eq!(
+        decide(&server, &run, "reject", &json!({ "actor": "ada", "approve": true })).refusal(422),
+        "invalid_body"
+    );
+
+    let good = json!({ "actor": "ada", "comment": "fine", "token": gate["token"], "shown_hash": gate["shown_hash"] });
+    let decided = decide(&server, &run, "approve", &good).data(200);
+    assert_eq!((&decided["step"], &decided["decision"]), (&json!("ask"), &json!("approved")));
+    assert_eq!(decide(&server, &run, "approve", &good).data(200)["repeated"], true);
+    assert_eq!(decide(&server, &run, "reject", &json!({ "actor": "bob" })).refusal(409), "already_decided");
+    server.crash_and_restart();
+    let view = server.finished(&run);
+    assert_eq!(
+        (&view["status"], &view["tasks"]["told"]["status"]),
+        (&json!("completed"), &json!("skipped")),
+        "{view:#}"
+    );
+    let record = &view["tasks"]["ask"]["body"];
+    assert_eq!(
+        (&record["decision"], &record["actor"], &record["comment"]),
+        (&json!("approved"), &json!("ada"), &json!("fine"))
+    );
+    assert_eq!(
+        (&record["shown_hash"], &view["tasks"]["ask"]["approval"]["decision"]),
+        (&gate["shown_hash"], &json!("approved"))
+    );
+    assert!(micros(&record["at"]) > 0);
+    assert!(server.list("/api/v1/approvals").iter().all(|gate| gate["run_id"] != run.as_str()));
+    let approved = &events_of(&server, &run, "approval.approved")[0];
+    assert_eq!((&approved["actor"], &approved["data"]["comment"]), (&json!("ada"), &json!("fine")));
+    assert_eq!(events_of(&server, &run, "approval.requested").len(), 1);
+    server.verify();
+}
+
+#[test]
+fn m22_a_denial_is_a_failure_that_can_be_handled_and_otherwise_cancels_the_run() {
+    let upstream = Upstream::start();
+    let server = Server::start();
+    let workflow = server.workflow(&upstream.fill(GATE));
+    let run = server.trigger(&workflow, &json!({ "amount": 40 }));
+    server.when(&run, "ask", "waiting");
+    let no = json!({ "actor": "bob", "comment": "too much" });
+    assert_eq!(decide(&server, &run, "reject", &no).data(200)["decision"], "denied");
+    let view = server.finished(&run);
+    assert_eq!(view["status"], "completed", "the branch that asks `tasks.ask.failed` handles it: {view:#}");
+    assert_eq!(view["tasks"]["ask"]["error"]["code"], "approval_denied");
+    assert_eq!(upstream.effects_on("/told")[0].json()["comment"], "too much");
+    assert_eq!(upstream.effects_on("/charge").len(), 0);
+
+    let workflow = server
+        .workflow("ask: { approval: { prompt: 'Go?' } }\nother: { sleep: 100ms }\nend: { needs: [other], noop: {} }");
+    let run = server.trigger(&workflow, &json!({}));
+    server.when(&run, "ask", "waiting");
+    let denied = decide(&server, &run, "approve", &json!({ "actor": "bob", "approve": false })).data(200);
+    assert_eq!(denied["decision"], "denied");
+    let view = server.finished(&run);
+    assert_eq!(view["status"], "cancelled", "{view:#}");
+    assert_eq!(view["tasks"]["end"]["status"], "success", "other branches go on");
+    let last = server.events(&run).pop().unwrap();
+    assert_eq!((&last["type"], &last["data"]["reason"]), (&json!("run.cancelled"), &json!("approval_denied")));
+    server.verify();
+}
+
+#[test]
+fn m22_the_deadline_decides_as_declared() {
+    let server = Server::with_virtual_clock();
+    let play = |settings: &str| {
+        let workflow = server.workflow(&format!("ask: {{ approval: {{ prompt: p, timeout: 1h{settings} }} }}"));
+        let run = server.trigger(&workflow, &json!({}));
+        server.when(&run, "ask", "waiting");
+        server.advance("1h");
+        server.finished(&run)
+    };
+    let view = play(", default: approve");
+    assert_eq!((&view["status"], &view["tasks"]["ask"]["body"]["decision"]), (&json!("completed"), &json!("approved")));
+    let view = play(", default: deny");
+    assert_eq!(
+        (&view["status"], &view["tasks"]["ask"]["error"]["code"]),
+        (&json!("cancelled"), &json!("approval_denied"))
+    );
+    let view = play("");
+    assert_eq!(
+        (&view["status"], &view["tasks"]["ask"]["error"]["code"]),
+        (&json!("cancelled"), &json!("approval_timeout"))
+    );
+    server.verify();
+}
+
+#[test]
+fn t16_of_decisions_that_race_one_wins() {
+    let server = Server::start();
+    let workflow = server.workflow("ask: { approval: { prompt: p, timeout: 300ms }, allow_failure: true }");
+    for _ in 0..10 {
+        let run = server.trigger(&workflow, &json!({}));
+        server.when(&run, "ask", "waiting");
+        let outcomes: Vec<(bool, u16)> = std::thread::scope(|scope| {
+            let send = |n: usize| {
+                let (server, run): (Api, &String) = (*server, &run);
+                scope.spawn(move || {
+                    // Some arrive about when the deadline passes.
+                    std::thread::sleep(std::time::Duration::from_millis(200 * (n as u64 / 4)));
+                    let verb = if n % 2 == 0 { "approve" } else { "reject" };
+                    let answer = decide(&server, run, verb, &json!({ "actor": format!("actor-{n}"), "step": "ask" }));
+                    (n % 2 == 0, answer.status)
+                })
+            };
+            (0..8).map(send).collect::<Vec<_>>().into_iter().map(|one| one.join().unwrap()).collect()
+        });
+        let view = server.finished(&run);
+        let decided =
+            events_of(&server, &run, "approval.approved").len() + events_of(&server, &run, "approval.denied").len();
+        assert_eq!(decided, 1, "{:#?}", server.events(&run));
+        let is_approved = view["tasks"]["ask"]["status"] == "success";
+        for (approves, status) in outcomes {
+            assert!(
+                status == 200 && approves == is_approved || status == 409,
+                "{status} for approve={approves}: {view:#}"
+            );
+        }
+    }
+    server.verify();
+}
+
+#[test]
+fn m22_m23_a_pause_waits_until_it_is_resumed_by_name_or_alone() {
+    let server = Server::start();
+    let workflow = server.workflow("a: { pause: {} }\nb: { pause: {} }\nend: { needs: [a, b], noop: {} }");
+    let run = server.trigger(&workflow, &json!({}));
+    server.when(&run, "b", "waiting");
+    let resume = |body: Value| server.post(&format!("/api/v1/runs/{run}/resume"), &body);
+    let several = resume(json!({ "actor": "ada" }));
+    assert_eq!(several.refusal(409), "step_required");
+    assert!(several.text().contains("a, b"), "{}", several.text());
+    resume(json!({ "actor": "ada", "step": "a" })).data(200);
+    resume(json!({ "actor": "ada", "step": "a" })).data(200);
+    // A paused run is resumed before its steps.
+    server.post(&format!("/api/v1/runs/{run}/pause"), &json!({})).data(200);
+    resume(json!({})).data(200);
+    assert_eq!(server.run(&run)["tasks"]["b"]["status"], "waiting");
+    resume(json!({})).data(200);
+    let view = server.finished(&run);
+    assert_eq!(view["status"], "completed", "{view:#}");
+    assert_eq!(resume(json!({})).refusal(409), "run_ended");
+    server.verify();
+}
+
+#[test]
+fn m23_the_inbox_of_approvals_is_paged_and_the_command_line_decides() {
+    let server = Server::start();
+    let workflow = server.workflow("ask: { approval: { prompt: 'Go on with {{trigger.body}}?' } }");
+    let runs: Vec<String> = (0..5).map(|n| server.trigger(&workflow, &json!(n))).collect();
+    runs.iter().for_each(|run| drop(server.when(run, "ask", "waiting")));
+    let first = server.get("/api/v1/approvals?limit=2").json();
+    assert_eq!(first["data"].as_array().unwrap().len(), 2, "{first:#}");
+    let cursor = first["next"].as_str().unwrap();
+    let second = server.get(&format!("/api/v1/approvals?limit=500&cursor={cursor}")).json();
+    assert_eq!(second["data"].as_array().unwrap().len(), 3, "{second:#}");
+    assert_eq!(server.get("/api/v1/approvals?cursor=x").refusal(422), "invalid_parameter");
+    let url = format!("http://{}", server.nodes()[0]);
+    let cli = |arguments: &[&str]| {
+        let mut all = arguments.to_vec();
+        all.extend(["--url", &url]);
+        let output = onward(&all);
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let (code, table) = cli(&["approvals", "list"]);
+    assert!(code == Some(0) && table.contains("Go on with 3?"), "{table}");
+    let (code, said) = cli(&["runs", "approve", &runs[0], "--actor", "ada"]);
+    assert!(code == Some(0) && said.contains("ask of") && said.contains("approved"), "{said}");
+    assert_eq!(cli(&["runs", "reject", &runs[0], "--actor", "ada"]).0, Some(1));
+    assert_eq!(cli(&["runs", "reject", &runs[1], "--actor", "ada"]).0, Some(0));
+    assert_eq!(server.finished(&runs[0])["status"], "completed");
+    assert_eq!(server.finished(&runs[1])["status"], "cancelled");
+    let waiting = server.workflow("w: { wait_for_signal: { name: go } }");
+    let run = server.trigger(&waiting, &json!({}));
+    let (code, said) = cli(&["runs", "signal", &run, "go", "--input", "{\"n\": 7}"]);
+    assert!(code == Some(0) && said.contains("go"), "{said}");
+    assert_eq!(server.finished(&run)["tasks"]["w"]["body"], json!({ "n": 7 }));
+}
+
+#[test]
+fn p10_a_cancelled_run_closes_its_waits() {
+    let server = Server::start();
+    let workflow =
+        server.workflow("a: { approval: { prompt: p } }\nb: { wait_for_signal: { name: go } }\nc: { pause: {} }");
+    let run = server.trigger(&workflow, &json!({}));
+    server.when(&run, "c", "waiting");
+    assert_eq!(server.cancel(&run).status, 200);
+    assert_eq!(decide(&server, &run, "approve", &json!({ "actor": "ada", "step": "a" })).status, 409);
+    assert_eq!(server.post(&format!("/api/v1/runs/{run}/signals/go"), &json!(0)).refusal(409), "run_ended");
+    eventually("the approval leaves the list", || {
+        server.list("/api/v1/approvals").iter().all(|gate| gate["run_id"] != run.as_str()).then_some(())
+    });
+    server.verify();
+}
+
+#[test]
+fn m2_m20_waits_inside_loops_have_keys_urls_and_signals_of_their_own() {
+    let upstream = Upstream::start();
+    upstream.on("/ask", (0..3).map(|_| json(200, json!({}))));
+    let server = Server::start();
+    let workflow = server.workflow(&upstream.fill(
+        "
+each:
+  loop:
+    items: trigger.body.orders
+    as: order
+    concurrency: 3
+    tasks:
+      ask: { url: $UP/ask, body: { order: '{{order}}', url: '{{wait.answer.url}}' } }
+      answer: { needs: [ask], wait_for_webhook: {} }
+    output: '{{tasks.answer.body}}'",
+    ));
+    let run = server.trigger(&workflow, &json!({ "orders": [1, 2, 3] }));
+    for effect in upstream.wait_for("/ask", 3) {
+        let body = effect.json();
+        let url = body["url"].as_str().unwrap().to_owned();
+        assert_eq!(server.call_back(&url, format!("{{\"of\":{}}}", body["order"]).as_bytes()).status, 200);
+    }
+    let view = server.finished(&run);
+    assert_eq!(view["tasks"]["each"]["body"], json!([{ "of": 1 }, { "of": 2 }, { "of": 3 }]), "{view:#}");
+    server.verify();
+}
