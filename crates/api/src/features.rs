@@ -44,7 +44,8 @@ pub const ALL: &[Feature] = &[
     works(
         STEP_KINDS,
         "reference/graph.md",
-        "`http`, `task`, `sleep`, `wait_for_webhook`, `set`, `log`, `noop`, `group`, `loop`",
+        "`http`, `task`, `sleep`, `wait_for_webhook`, `wait_for_signal`, `approval`, `pause`, `set`, `log`, `noop`, \
+         `group`, `loop`, `subworkflow`",
         "",
     ),
     works(
@@ -165,11 +166,7 @@ pub const ALL: &[Feature] = &[
         "",
     ),
     planned(FORMS, "step lists (`steps`), transitions (`transitions`), scripts (`script`)"),
-    planned(
-        STEP_KINDS,
-        "`wait_for_signal`, `approval`, `pause`, `wait`, `bash`, `tool`, `agent`, `agent_message`, `conditional`, \
-         `parallel`, `subworkflow`, `script`",
-    ),
+    planned(STEP_KINDS, "`wait`, `bash`, `tool`, `agent`, `agent_message`, `conditional`, `parallel`, `script`"),
     planned(FIELDS, "`compensate`, `secrets`"),
     planned("Workflows", "rollback to an earlier version, proposals"),
     planned("Runs", "signals"),

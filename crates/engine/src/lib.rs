@@ -5,6 +5,7 @@
 //! [`concurrency_groups`], [`services`] (the loop around it, and what the server calls), then [`clock`],
 //! [`secret`], [`execute`] and [`triggers`].
 
+pub mod child_rows;
 pub mod clock;
 pub mod concurrency_groups;
 pub mod engine;

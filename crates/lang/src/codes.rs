@@ -71,6 +71,10 @@ codes! {
     DUPLICATE_HEADER = "duplicate_header" "Two header names differ only in case, which HTTP ignores.";
     RESERVED_HEADER = "reserved_header" "The engine sets this header itself.";
     INVALID_TYPE = "invalid_type" "A task's type is a dotted name such as `billing.invoice.v1`: 1 to 200 of A-Z, a-z, 0-9, `_`, `-` and `.`, without empty parts.";
+    INVALID_SIGNAL_NAME = "invalid_signal_name" "A signal's name is `[A-Za-z][A-Za-z0-9_.-]{0,79}`, without templates.";
+    TEMPLATE_IN_WORKFLOW = "template_in_workflow" "A template may only form the name of a subworkflow when the step lists the workflows it may be in `allow`.";
+    WORKFLOW_NOT_ALLOWED = "workflow_not_allowed" "The workflow of a subworkflow step is not in the step's own `allow`.";
+    DEFAULT_WITHOUT_TIMEOUT = "default_without_timeout" "A warning: an approval has a `default` but no `timeout`, so the run expires before the default could apply.";
     INVALID_STATUS = "invalid_status" "An expected status is an integer from 100 to 599 or a class such as `2xx`.";
 
     // Dependencies.

@@ -7,6 +7,7 @@ use crate::task_queue::{ClaimReply, ClaimRequest, ClaimStatus};
 use crate::version::Version;
 use bytes::Bytes;
 use kernel::event::Origin;
+use kernel::inbox::StoredAnswer;
 use kernel::run::LoadError;
 use kernel::{Answer, Input, OrgId, Run, RunId, RunStatus, Span, Timestamp, WorkflowId};
 use std::sync::Arc;
@@ -227,4 +228,18 @@ pub enum Reply {
     /// It may or may not have been written.
     Unknown(String),
     LoadFailure(LoadFailure),
+}
+
+impl Reply {
+    /// The reply that a stored answer stands for.
+    pub fn stored(answer: &[u8]) -> Reply {
+        match StoredAnswer::open(answer) {
+            Ok(StoredAnswer::Run { answer, ended, status, created_at }) => {
+                Reply::Answer { answer: answer.answer(ended), status, created_at }
+            }
+            Ok(StoredAnswer::NotFound {}) => Reply::NotFound,
+            Ok(StoredAnswer::Unknown { .. }) => Reply::Unknown("the answer is of a later release".into()),
+            Err(error) => Reply::Unknown(error.to_string()),
+        }
+    }
 }

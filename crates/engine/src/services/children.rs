@@ -10,18 +10,17 @@
 
 use super::cluster::Cluster;
 use super::core::Core;
-use super::runs::{Runs, Source, StartRequest};
+use super::runs::{Runs, StartRequest};
 use super::workflows::Workflows;
+use crate::child_rows::{self, ChildRequest, Closing};
 use crate::error::Error;
-use crate::mailbox::{Command, InboxInput, InboxSource};
-use bytes::Bytes;
-use kernel::event::{Failure, Parent, TriggerKind};
-use kernel::inbox::{ChildOutcome, InboxKind, StartChild};
-use kernel::{Input, Payloads, RunStatus};
+use crate::mailbox::Command;
+use kernel::event::Failure;
+use kernel::inbox::InboxKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use store::{ConsumedRow, InboxKey, InboxRow};
+use store::{InboxKey, InboxRow};
 use tokio::sync::mpsc;
 
 /// How often the stored rows are tried again.
@@ -165,44 +164,27 @@ impl Children {
 
     async fn start_one(&self, row: &InboxRow) {
         let (_, child, _) = row.key;
-        let start = match StartChild::open(&row.body) {
-            Ok(start) => start,
-            // A node of a later release has to start it.
+        let request = match ChildRequest::open(row) {
+            Ok(request) => request,
             Err(error) => return tracing::warn!(%child, %error, "the row of a child cannot be read"),
         };
-        let Some(parent) = start.parent.clone() else {
-            return tracing::warn!(%child, "the row of a child names no parent");
-        };
-        match self.start(row.key, start, &parent).await {
+        match self.start(&request).await {
             Ok(()) => {
                 // The parent may have ended before the child existed.
                 self.give_early_inputs(row.key).await;
             }
-            Err(Refused::Forever(failure)) => self.fail_step(row.key, &parent, failure).await,
+            Err(Refused::Forever(failure)) => self.fail_step(&request, failure).await,
             Err(Refused::ForNow(error)) => tracing::debug!(%child, %error, "a child cannot be started yet"),
         }
     }
 
-    async fn start(&self, key: InboxKey, start: StartChild, parent: &Parent) -> Result<(), Refused> {
-        let (org, child, _) = key;
-        let name = &start.workflow;
+    async fn start(&self, request: &ChildRequest) -> Result<(), Refused> {
+        let (org, ..) = request.key;
+        let name = &request.workflow;
         let found = self.workflows.resolve(org, name).await.map_err(Refused::of)?;
-        let missing = || {
-            let message = format!("there is no workflow `{name}`");
-            Refused::Forever(Failure::new("unknown_workflow", message))
-        };
-        let workflow = found.ok_or_else(missing)?;
-        let body = start.input.bytes(&Payloads::new()).cloned().unwrap_or(Bytes::from_static(b"null"));
-        let source = Source {
-            kind: TriggerKind::Subworkflow,
-            actor: parent.run.to_string(),
-            parent: Some(Box::new(parent.clone())),
-            child: Some(child),
-            inbox: Some(InboxSource { rows: vec![key], is_from_run: true }),
-            ..Source::default()
-        };
-        let request = StartRequest { source, ..StartRequest::new(org, workflow, body) };
-        match self.runs.start(request).await {
+        let workflow = found.ok_or_else(|| Refused::Forever(child_rows::unknown_workflow(name)))?;
+        let start = StartRequest::new(org, workflow, request.body.clone());
+        match self.runs.start(StartRequest { source: request.source(), ..start }).await {
             Ok(_) => Ok(()),
             Err(error) => Err(Refused::of(error)),
         }
@@ -214,38 +196,28 @@ impl Children {
         let (org, child, _) = key;
         let store = &self.core.store;
         let rows = store.inbox_of(org, child, PAGE).await?;
-        if rows.iter().any(|row| row.kind == InboxKind::StartChild) {
-            return Ok(());
+        let exists = store.run(org, child).await?.is_some();
+        match child_rows::closing(key, &rows, exists) {
+            Closing::Wait => {}
+            Closing::Give => self.give_early_inputs(key).await,
+            Closing::Delete(row) => self.core.written(store.answer_inbox(&[row]).await)?,
         }
-        if store.run(org, child).await?.is_some() {
-            self.give_early_inputs(key).await;
-            return Ok(());
-        }
-        self.core.written(store.answer_inbox(&[ConsumedRow { key, answer: None }]).await)
+        Ok(())
     }
 
     /// Gives a child the rows that were written for it before it existed.
     async fn give_early_inputs(&self, (org, child, _): InboxKey) {
         let rows = self.core.store.inbox_of(org, child, PAGE).await.unwrap_or_default();
-        let inputs: Vec<InboxInput> = rows
-            .iter()
-            .filter(|row| row.kind == InboxKind::Input)
-            .filter_map(|row| InboxInput::open(row).ok())
-            .collect();
+        let inputs = child_rows::inputs(&rows);
         if !inputs.is_empty() {
             self.core.inbox.send(Command::GiveInbox(inputs));
         }
     }
 
-    /// Fails the step of the parent. Its record, or the engine if there is none, removes every row for the child.
-    async fn fail_step(&self, key: InboxKey, parent: &Parent, failure: Failure) {
-        let (org, child, _) = key;
-        let others = self.core.store.inbox_of(org, child, PAGE).await.unwrap_or_default();
-        let others = others.into_iter().map(|row| row.key).filter(|other| *other != key);
-        let source = InboxSource { rows: std::iter::once(key).chain(others).collect(), is_from_run: true };
-        let outcome = ChildOutcome { status: RunStatus::Failed, failure: Some(failure), ..Default::default() };
-        let input = Input::ChildEnded { step: parent.step, attempt: parent.attempt, outcome: Box::new(outcome) };
-        self.core.inbox.send(Command::GiveInbox(vec![InboxInput { org, run: parent.run, input, source }]));
+    async fn fail_step(&self, request: &ChildRequest, failure: Failure) {
+        let (org, child, _) = request.key;
+        let rows = self.core.store.inbox_of(org, child, PAGE).await.unwrap_or_default();
+        self.core.inbox.send(Command::GiveInbox(vec![request.refused(failure, &rows)]));
     }
 }
 

@@ -15,7 +15,7 @@ use super::core::Core;
 use super::reply_channel::ReplyChannel;
 use crate::error::Error;
 use crate::mailbox::{Command, DeferredInput, InboxInput, Reply};
-use kernel::inbox::{InboxKind, StoredAnswer};
+use kernel::inbox::InboxKind;
 use kernel::{Span, Timestamp};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -144,7 +144,7 @@ impl DeferredInputs {
             Ok(answers) => {
                 for (key, answer) in answers {
                     if let Some(caller) = self.waiting.remove(&key) {
-                        let _ = caller.reply_to.send(reply(&answer));
+                        let _ = caller.reply_to.send(Reply::stored(&answer));
                     }
                 }
             }
@@ -155,18 +155,6 @@ impl DeferredInputs {
             let why = "the run is changing too fast; the request is stored and will be applied";
             let _ = late.reply_to.send(Reply::Unknown(why.into()));
         }
-    }
-}
-
-/// The reply that a stored answer stands for.
-fn reply(answer: &[u8]) -> Reply {
-    match StoredAnswer::open(answer) {
-        Ok(StoredAnswer::Run { answer, ended, status, created_at }) => {
-            Reply::Answer { answer: answer.answer(ended), status, created_at }
-        }
-        Ok(StoredAnswer::NotFound {}) => Reply::NotFound,
-        Ok(StoredAnswer::Unknown { .. }) => Reply::Unknown("the answer is of a later release".into()),
-        Err(error) => Reply::Unknown(error.to_string()),
     }
 }
 

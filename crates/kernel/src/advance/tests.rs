@@ -332,7 +332,7 @@ impl Story {
         assert_eq!(snapshot.state, self.run.state, "a snapshot loses nothing");
         assert!(self.run.index_matches_state(&self.plan));
         // Sometimes the run goes on from its records, as after a restart.
-        if self.journal.len() % 3 == 0 {
+        if self.journal.len().is_multiple_of(3) {
             self.run = folded.clone();
         }
         let again = advance(&self.plan, &mut self.run.clone(), vec![Input::Wake], &context(&self.resident, &|_| None));

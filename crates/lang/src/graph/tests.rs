@@ -193,13 +193,15 @@ each:
     as: order
     tasks:
       charge: {{noop: {{}}}}
+      hook: {{wait_for_webhook: {{}}}}
       pair:
         needs: [charge]
         group:
           tasks:
             x: {{noop: {{}}}}
             y: {{needs: [x], set: {{v: '{inside}'}}}}
-again: {{loop: {{while: 'index < 3', tasks: {{z: {{noop: {{}}}}}}}}}}
+again: {{loop: {{while: 'index < 3', tasks: {{z: {{noop: {{}}}}, far: {{wait_for_webhook: {{}}}}}}}}}}
+call: {{wait_for_webhook: {{}}}}
 other: {{noop: {{}}}}"
         )
     };
@@ -211,6 +213,8 @@ other: {{noop: {{}}}}"
         ("order.id", "ok"),
         ("index", "ok"),
         ("trigger.body", "ok"),
+        ("wait.hook.url", "ok"),
+        ("wait.call.url", "ok"),
         ("tasks.y.body", "not_an_ancestor: `y` reads its own result, which does not exist before it ends"),
         ("tasks.pair.body", "not_an_ancestor: `pair` has no result before the steps inside of it end"),
         ("tasks.each.body", "not_an_ancestor: `each` has no result before the steps inside of it end"),
@@ -222,6 +226,7 @@ other: {{noop: {{}}}}"
             "tasks.z.body",
             "not_in_scope: `z` is inside of `again`, and can only be read there (read `tasks.again.body`, the result of `again`)",
         ),
+        ("wait.far.url", "not_in_scope: `far` is inside of `again`, and can only be read there"),
         ("item.id", "unknown_root: the items of this loop are called `order`"),
         (
             "last.n",

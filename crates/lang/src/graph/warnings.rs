@@ -2,7 +2,7 @@
 
 use crate::codes;
 use crate::diagnostic::{Draft, Problems, quoted};
-use crate::step::{KindInfo, ParsedStep};
+use crate::step::{Kind, ParsedStep};
 use kernel::expr::{Expr, Op};
 use kernel::path::{Ref, Root, TaskField};
 use kernel::plan::Node;
@@ -17,7 +17,7 @@ pub(super) fn check(steps: &[&ParsedStep<'_>], nodes: &[Node], problems: &mut Pr
         let mut found = ConditionReads::default();
         found.read(expr);
         for (of, endings) in &found.endings {
-            let can_end_badly = steps[*of as usize].kind.is_some_and(KindInfo::has_attempts);
+            let can_end_badly = matches!(steps[*of as usize].kind.map(|info| info.kind), Some(Kind::Http | Kind::Task));
             if let (true, Some(missed)) = (can_end_badly, missed(endings)) {
                 let name = steps[*of as usize].name;
                 let message = format!("this condition does not see when {} ends as {missed}", quoted(name));

@@ -3,17 +3,22 @@
 //! Each kind has one field that identifies it (`url`, `sleep`, …), a row in [`KINDS`], and a module that reads it. The
 //! form reads the dependencies (`needs`); a step only gets a function that resolves the paths it may read.
 
+mod approval;
 pub(crate) mod group;
 mod http;
 mod log;
+mod names;
 mod noop;
 mod pairs;
+mod pause;
 pub(crate) mod retry;
 mod set;
 mod sleep;
+mod subworkflow;
 pub(crate) mod task;
 mod templates;
 mod url;
+mod wait_for_signal;
 mod wait_for_webhook;
 
 pub(crate) use templates::{key, template};
@@ -33,10 +38,14 @@ pub(crate) enum Kind {
     Http,
     Sleep,
     WaitForWebhook,
+    WaitForSignal,
+    Approval,
+    Pause,
     Set,
     Log,
     Noop,
     Task,
+    Subworkflow,
     Group,
     Loop,
 }
@@ -75,6 +84,14 @@ const KINDS: &[KindInfo] = &[
         inside: Some(&wait_for_webhook::FIELDS),
         ..kind(Kind::WaitForWebhook, "wait_for_webhook", "{}` or `{timeout: 1h}", wait_for_webhook::read)
     },
+    KindInfo {
+        inside: Some(&wait_for_signal::FIELDS),
+        ..kind(Kind::WaitForSignal, "wait_for_signal", "{name: paid}", wait_for_signal::read)
+    },
+    KindInfo {
+        inside: Some(&approval::FIELDS), ..kind(Kind::Approval, "approval", "{prompt: \"…\"}", approval::read)
+    },
+    KindInfo { inside: Some(&pause::FIELDS), ..kind(Kind::Pause, "pause", "{}` or `{timeout: 1h}", pause::read) },
     kind(Kind::Set, "set", "{total: \"{{tasks.charge.body.amount}}\"}", set::read),
     KindInfo { inside: Some(&log::FIELDS), ..kind(Kind::Log, "log", "{message: \"…\"}", log::read) },
     KindInfo { inside: Some(&noop::FIELDS), ..kind(Kind::Noop, "noop", "{}", noop::read) },
@@ -82,6 +99,12 @@ const KINDS: &[KindInfo] = &[
         beside: task::FIELDS,
         retry: Some(retry::task_default),
         ..kind(Kind::Task, "task", "billing.invoice.v1", task::read)
+    },
+    KindInfo {
+        beside: subworkflow::BESIDE,
+        inside: Some(&subworkflow::FIELDS),
+        retry: Some(retry::child_default),
+        ..kind(Kind::Subworkflow, "subworkflow", "send-invoice` or `{workflow: send-invoice}", subworkflow::read)
     },
     KindInfo { inside: Some(&group::GROUP), ..kind(Kind::Group, "group", "{tasks: {…}}", group::group) },
     KindInfo {
@@ -100,20 +123,8 @@ pub fn kinds() -> impl Iterator<Item = &'static str> {
 }
 
 /// The identifying fields of kinds that are not built, refused as `unsupported_step_kind`.
-pub const LATER_KINDS: &[&str] = &[
-    "wait_for_signal",
-    "approval",
-    "pause",
-    "bash",
-    "tool",
-    "agent",
-    "agent_message",
-    "conditional",
-    "parallel",
-    "subworkflow",
-    "script",
-    "wait",
-];
+pub const LATER_KINDS: &[&str] =
+    &["bash", "tool", "agent", "agent_message", "conditional", "parallel", "script", "wait"];
 
 /// Fields that every kind has. The form reads `needs`.
 const COMMON: &[&str] = &["needs", "if", "description", "allow_failure"];
@@ -248,16 +259,23 @@ impl<'t> ParsedStep<'t> {
                 continue;
             }
             let owners: Vec<&str> = owners(&name).iter().map(|owner| owner.word).collect();
-            if owners.is_empty() {
-                STEP.refuse_among(&info.fields(), entry, problems);
-                continue;
-            }
-            let kind = info.with_article();
-            let message =
-                format!("`{name}` belongs to {} steps, {} is {kind} step", all_of(&owners), quoted(self.name));
             let is_inside = info.inside.is_some_and(|inside| inside.known.contains(&&*name));
+            let (code, message) = match owners.as_slice() {
+                [] if is_inside => {
+                    (codes::UNKNOWN_FIELD, format!("there is no field `{name}` beside `{}`", info.field))
+                }
+                [] => {
+                    STEP.refuse_among(&info.fields(), entry, problems);
+                    continue;
+                }
+                owners => {
+                    let (owners, kind) = (all_of(owners), info.with_article());
+                    let message = format!("`{name}` belongs to {owners} steps, {} is {kind} step", quoted(self.name));
+                    (codes::FIELD_NOT_FOR_KIND, message)
+                }
+            };
             let hint = is_inside.then(|| format!("write it inside of `{}`", info.field));
-            problems.push(Draft::new(codes::FIELD_NOT_FOR_KIND, entry.key_span.clone(), message).maybe_hint(hint));
+            problems.push(Draft::new(code, entry.key_span.clone(), message).maybe_hint(hint));
         }
     }
 }
@@ -312,11 +330,6 @@ impl KindInfo {
         // The h of http is spoken as a vowel.
         let article = if self.word.starts_with(['a', 'h']) { "an" } else { "a" };
         format!("{article} {}", self.word)
-    }
-
-    /// Whether its attempts can be repeated.
-    pub fn has_attempts(&self) -> bool {
-        self.retry.is_some()
     }
 }
 

@@ -32,6 +32,11 @@ pub(crate) fn task_default() -> Retry {
     Retry { max_attempts: 3, backoff: Backoff::Quadratic, min: Span::from_secs(60), jitter: 100, ..Default::default() }
 }
 
+/// One attempt. If the author asks for more, the delays are those of http steps.
+pub(super) fn child_default() -> Retry {
+    Retry { max_attempts: 1, ..http_default() }
+}
+
 /// The policy of a step; the default after a problem.
 pub(crate) fn read(fields: &Fields<'_>, default: Retry, problems: &mut Problems<'_>) -> Retry {
     fields.exclusive("retries", "retry", problems);

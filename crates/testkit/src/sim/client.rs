@@ -220,7 +220,9 @@ impl World {
                 let input = Input::RetryNow { step: None, actor: ClientLog::actor(request_id) };
                 Command::Give { org, run, input, reply_to: some }
             }
-            ClientRequest::Notify { .. } => return self.note("only a process sends notifications".into()),
+            ClientRequest::Notify { .. } | ClientRequest::StartChild { .. } => {
+                return self.note("only a process starts such a run".into());
+            }
             _ => return self.note("only a worker sends this request".into()),
         };
         self.deliver(process, command);

@@ -70,6 +70,11 @@ pub enum ClientRequest {
         of: RunId,
         number: u32,
     },
+    /// A process starts the run that a step of another run asks for.
+    StartChild {
+        run: RunId,
+        parent: RunId,
+    },
 }
 
 impl ClientRequest {
@@ -93,7 +98,8 @@ impl ClientRequest {
             ClientRequest::Pause { run }
             | ClientRequest::Resume { run }
             | ClientRequest::RetryNow { run }
-            | ClientRequest::Notify { run, .. } => *run,
+            | ClientRequest::Notify { run, .. }
+            | ClientRequest::StartChild { run, .. } => *run,
             ClientRequest::Report { run, .. }
             | ClientRequest::Heartbeat { run, .. }
             | ClientRequest::Progress { run, .. } => *run,
@@ -118,6 +124,8 @@ enum RequestState {
     Lost,
     Done(Answer),
     Refused,
+    /// The answer says nothing.
+    Ignored,
     /// The run ended, and the watcher was told.
     Ended(RunStatus),
     Unknown,
@@ -193,10 +201,15 @@ impl ClientLog {
                 RequestState::Done(Answer::Applied)
             }
             (ClientRequest::Watch { .. }, Reply::Ended(status)) => RequestState::Ended(status),
-            (ClientRequest::Start { .. } | ClientRequest::Notify { .. }, Reply::NotFound) => {
+            // Another request has started the child, and it was deleted since.
+            (ClientRequest::StartChild { run, .. }, Reply::NotFound) if stored.is_erased(*run) => RequestState::Ignored,
+            (
+                ClientRequest::Start { .. } | ClientRequest::Notify { .. } | ClientRequest::StartChild { .. },
+                Reply::NotFound,
+            ) => {
                 return Err(format!("{:?} was answered with `NotFound`", entry.request).into());
             }
-            (_, Reply::NotFound) if !entry.is_known => RequestState::Refused,
+            (request, Reply::NotFound) if !entry.is_known || stored.is_erased(request.run()) => RequestState::Refused,
             (request, Reply::Answer { answer, status, .. })
                 if !matches!(
                     request,
@@ -277,7 +290,9 @@ impl ClientLog {
         let LoggedRequest { request, state, .. } = &self.entries[request_id];
         let run = stored.stored(request.run());
         let is_correct = match (request, state) {
-            (_, RequestState::Open | RequestState::Lost | RequestState::Unknown) => true,
+            (_, RequestState::Open | RequestState::Lost | RequestState::Unknown | RequestState::Ignored) => true,
+            (ClientRequest::StartChild { .. }, RequestState::Done(Answer::Applied | Answer::Repeated)) => run.is_some(),
+            (ClientRequest::StartChild { .. }, RequestState::Refused) => true,
             (ClientRequest::Start { .. } | ClientRequest::Notify { .. }, RequestState::Done(Answer::Applied)) => {
                 run.is_some()
             }

@@ -210,6 +210,7 @@ impl World {
         }
         self.push(Span(0), SimEvent::Process(process, ProcessEvent::PollTimers));
         self.push(Span(0), SimEvent::Process(process, ProcessEvent::ScanOutbox));
+        self.begin_inbox(process);
         if self.fault_random.chance(self.faults.crash_in_recovery) {
             let soon = self.fault_random.log_millis(1, 300);
             self.push(soon, SimEvent::Fault(FaultEvent::CrashInRecovery { host }));

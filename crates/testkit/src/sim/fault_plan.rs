@@ -43,10 +43,12 @@ pub enum Fault {
     TypeSettings,
     /// The engine keeps only a few ready tasks in memory.
     SmallMemory,
+    /// Runs that ended are deleted soon.
+    Retention,
 }
 
 impl Fault {
-    pub const ALL: [Fault; 27] = [
+    pub const ALL: [Fault; 28] = [
         Fault::Crash,
         Fault::CrashInRecovery,
         Fault::CrashAtCommit,
@@ -74,6 +76,7 @@ impl Fault {
         Fault::WorkerDisconnect,
         Fault::TypeSettings,
         Fault::SmallMemory,
+        Fault::Retention,
     ];
 
     pub fn parse(name: &str) -> Option<Fault> {
@@ -134,6 +137,8 @@ pub struct FaultPlan {
     pub worker_disconnect: u32,
     pub has_type_settings: bool,
     pub has_small_memory: bool,
+    /// Runs that ended this long ago are deleted.
+    pub retention: Option<Span>,
 }
 
 impl FaultPlan {
@@ -160,6 +165,7 @@ impl FaultPlan {
             has_concurrency_limits: random.coin(),
             has_user_pauses: random.coin(),
             has_notifications: random.coin(),
+            retention: mean(random).map(|mean| Span(mean.0 / 4)),
             ..FaultPlan::draw_worker_faults(workers)
         };
         without.iter().for_each(|fault| faults.leave_out(*fault));
@@ -213,6 +219,7 @@ impl FaultPlan {
             Fault::WorkerDisconnect => self.worker_disconnect = 0,
             Fault::TypeSettings => self.has_type_settings = false,
             Fault::SmallMemory => self.has_small_memory = false,
+            Fault::Retention => self.retention = None,
         }
     }
 }

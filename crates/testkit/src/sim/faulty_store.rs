@@ -98,7 +98,7 @@ impl World {
         let ready = self.store.stored_ready();
         for run in batch.runs.iter().map(|write| write.run) {
             let Some(stored) = self.store.stored_run(OrgId::DEFAULT, run) else {
-                not_created.push(run);
+                not_created.extend(Some(run).filter(|run| !self.checker.is_erased(*run)));
                 continue;
             };
             let rows: Vec<ReadyRow> = ready.iter().filter(|row| row.position.run == run).cloned().collect();
@@ -108,7 +108,7 @@ impl World {
             self.note(format!("  {run} is {} at event {seq}", stored.row.status));
         }
         for (run, other_run) in &self.started_together {
-            let [first, second] = [run, other_run].map(|run| self.store.stored_run(OrgId::DEFAULT, *run).is_some());
+            let [first, second] = [run, other_run].map(|run| self.checker.stored(*run).is_some());
             let has_key = self.client_log.has_key(*run);
             let is_whole = first == second || second && has_key;
             ViolationKind::Lost

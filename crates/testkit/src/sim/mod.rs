@@ -17,7 +17,7 @@
 //! decision is drawn from the seed, so the seed alone reproduces a failure.
 //!
 //! Read in this order: [`world`] (virtual time and the event heap), [`process`] (the engine loop),
-//! [`fault_injection`] (crashes and pauses), [`clock`], [`faulty_store`], [`client`], [`workers`]; then what
+//! [`inbox`], [`fault_injection`] (crashes and pauses), [`clock`], [`faulty_store`], [`client`], [`workers`]; then what
 //! is checked: [`checker`], [`run_model`], [`oracle`], [`concurrency_model`], [`lease_model`],
 //! [`notification_model`], [`client_log`]; then [`shrink`], which reduces a failing simulation.
 
@@ -30,6 +30,7 @@ pub mod condition;
 pub mod fault_injection;
 pub mod fault_plan;
 pub mod faulty_store;
+pub mod inbox;
 pub mod lease_model;
 pub mod notification_model;
 pub mod oracle;

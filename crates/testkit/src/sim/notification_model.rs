@@ -119,6 +119,10 @@ impl World {
                 return Ok(());
             }
         };
+        // Another process may have sent it, and the run was deleted since.
+        if self.checker.is_erased(run) {
+            return Ok(());
+        }
         let resumed = resumed.ok_or_else(|| format!("a notification about {run}, which does not exist"))?;
         let listed = notifications(&resumed.version.plan, &resumed.run);
         let Some(notify) = listed.get(number as usize) else {

@@ -11,9 +11,10 @@
 //! replies and work only after their commit. It reads timers up to the horizon. It takes the time from its
 //! own [`EngineClock`] and from nowhere else.
 
-use super::client_log::Ticket;
+use super::client_log::{ClientRequest, Ticket};
 use super::clock::EngineClock;
 use super::concurrency_model::BatchWriter;
+use super::inbox::InboxEvent;
 use super::upstream;
 use super::violation::{CheckResult, Violation, ViolationKind};
 use super::world::{SimEvent, World, ready};
@@ -67,6 +68,8 @@ pub enum ProcessEvent {
         run: RunId,
         number: u32,
     },
+    /// Carries out a row of the inbox.
+    Inbox(InboxEvent),
     Resume,
 }
 
@@ -164,7 +167,9 @@ impl Process {
 }
 
 fn mailbox(epoch: u64, sizes: Sizes) -> Mailbox<Ticket> {
-    Mailbox::sized(epoch, Arc::new(|run, step| format!("http://engine/wh/{run}/{step}")), sizes)
+    // The last part of a callback URL is its token: no two steps may have the same.
+    let wait_url = |run, step: &str| format!("http://engine/wh/{run}.{}", step.replace('/', "."));
+    Mailbox::sized(epoch, Arc::new(wait_url), sizes)
         .holding(Arc::new(|_, run, next, now| upstream::held_back(run, next, now)))
 }
 
@@ -193,6 +198,7 @@ impl World {
             (State::Up, ProcessEvent::PollTimers) => self.poll_timers(process),
             (State::Up, ProcessEvent::ScanOutbox) => self.scan_outbox(process),
             (State::Up, ProcessEvent::Notify { run, number }) => self.notify(process, run, number)?,
+            (State::Up, ProcessEvent::Inbox(event)) => self.handle_inbox_event(process, event)?,
         }
         Ok(())
     }
@@ -437,35 +443,11 @@ impl World {
     }
 
     /// Performs what a commit allows: replies, notifications and executions.
-    fn release(&mut self, process: usize, released: Released<Ticket>) -> CheckResult {
-        for (request_id, reply) in released.replies {
-            match &reply {
-                Reply::Claimed(claimed) => {
-                    self.note(format!(
-                        "request {request_id}: {} tasks, {:?}",
-                        claimed.tasks.len(),
-                        claimed.cancellations
-                    ));
-                }
-                _ => self.note(format!("request {request_id}: {reply:?}")),
-            }
-            self.trace.mark("an idempotency key was taken", matches!(reply, Reply::KeyTaken { .. }));
-            let was_sent_before =
-                matches!(reply, Reply::KeyTaken { .. }) && self.client_log.is_notification(request_id);
-            self.trace.mark("a notification had already been sent", was_sent_before);
-            self.trace.mark("a watcher was told that its run ended", matches!(reply, Reply::Ended(_)));
-            let is_refused = matches!(reply, Reply::Unavailable(_) | Reply::Unknown(_));
-            if self.workers.disconnected.contains(&request_id) {
-                let request = self.client_log.request(request_id).clone();
-                self.worker_answered(process, request_id, &request, &reply)?;
-                continue;
-            }
-            let request = self.client_log.answered(request_id, reply.clone(), &self.checker)?.clone();
-            self.worker_answered(process, request_id, &request, &reply)?;
-            if is_refused {
-                self.unanswered(request);
-            }
+    fn release(&mut self, process: usize, mut released: Released<Ticket>) -> CheckResult {
+        for (request_id, reply) in std::mem::take(&mut released.replies) {
+            self.reply(process, request_id, reply)?;
         }
+        self.release_rows(process, &mut released);
         for (_, run, number) in released.notifications {
             self.push_soon(process, ProcessEvent::Notify { run, number });
         }
@@ -476,6 +458,34 @@ impl World {
             self.note(format!("process {process} executes s{step} of {run}, attempt {attempt}"));
             self.checker.executed(&dispatch, epoch)?;
             self.execute(process, dispatch);
+        }
+        Ok(())
+    }
+
+    /// A caller gets the reply to its request.
+    pub fn reply(&mut self, process: usize, request_id: Ticket, reply: Reply) -> CheckResult {
+        match &reply {
+            Reply::Claimed(claimed) => {
+                self.note(format!("request {request_id}: {} tasks, {:?}", claimed.tasks.len(), claimed.cancellations));
+            }
+            _ => self.note(format!("request {request_id}: {reply:?}")),
+        }
+        self.trace.mark("an idempotency key was taken", matches!(reply, Reply::KeyTaken { .. }));
+        let was_sent_before = matches!(reply, Reply::KeyTaken { .. }) && self.client_log.is_notification(request_id);
+        self.trace.mark("a notification had already been sent", was_sent_before);
+        self.trace.mark("a watcher was told that its run ended", matches!(reply, Reply::Ended(_)));
+        let is_refused = matches!(reply, Reply::Unavailable(_) | Reply::Unknown(_));
+        if self.workers.disconnected.contains(&request_id) {
+            let request = self.client_log.request(request_id).clone();
+            return self.worker_answered(process, request_id, &request, &reply);
+        }
+        let request = self.client_log.answered(request_id, reply.clone(), &self.checker)?.clone();
+        self.worker_answered(process, request_id, &request, &reply)?;
+        if let ClientRequest::StartChild { run, .. } = request {
+            self.child_answered(process, run, &reply);
+        }
+        if is_refused {
+            self.unanswered(request);
         }
         Ok(())
     }

@@ -1,0 +1,275 @@
+//! The rows of the inbox, as one process carries them out: children to start and to close, inputs for runs, inputs
+//! that met too many conflicts, and the deletion of runs that ended long ago.
+//!
+//! ```text
+//!   Released.children ─────┐
+//!   Scan (every 5 s) ──────┴▶ StartChild ──▶ Command::Start ──answered──▶ GiveEarly ──▶ Command::GiveInbox
+//!   Released.reads_inbox ────▶ Read ─────────────────────────────────────────────────▶ Command::GiveInbox
+//! ```
+//!
+//! It does what the services `children`, `deferred_inputs` and `retention` of the engine do, and asks the same
+//! functions for every decision. Each event is one of their calls to the store, so it can fail, or be the last thing
+//! that the process did.
+
+use super::client_log::{ClientRequest, Ticket};
+use super::process::ProcessEvent;
+use super::violation::CheckResult;
+use super::world::{SimEvent, World, ready};
+use engine::Reply;
+use engine::child_rows::{self, ChildRequest, Closing};
+use engine::mailbox::{Command, DeferredInput, InboxInput, Released};
+use kernel::event::TriggerKind;
+use kernel::inbox::InboxKind;
+use kernel::{InboxId, OrgId, RunId, Span, Timestamp};
+use store::prelude::*;
+use store::{ConsumedRow, Erased, Erasure, Error, InboxKey, InboxRow};
+
+/// As in the engine: how often the stored rows are tried again, and rows read at a time.
+const RETRY_EVERY: Span = Span::from_secs(5);
+const PAGE: usize = 1_000;
+/// How often the answer to a stored input is looked up, and for how long.
+const POLL_EVERY: Span = Span::from_millis(50);
+const ANSWER_MAX: Span = Span::from_secs(30);
+
+pub enum InboxEvent {
+    /// Reads the inputs of runs that this process owns.
+    Read,
+    /// Reads the rows that ask for children.
+    Scan,
+    StartChild(InboxRow),
+    /// The child exists: gives it the rows that were written for it before.
+    GiveEarly(RunId),
+    /// A parent closes a child that does not exist.
+    CloseChild(InboxKey),
+    /// Answers rows that no record consumes.
+    Answer(Vec<ConsumedRow>),
+    /// Writes inputs that met too many conflicts.
+    Write(Vec<DeferredInput<Ticket>>),
+    /// Looks up the answer to a stored input.
+    PollAnswer {
+        key: InboxKey,
+        request_id: Ticket,
+        until: Timestamp,
+    },
+    /// Deletes runs that ended long ago.
+    DeleteEnded,
+}
+
+impl World {
+    fn push_inbox(&mut self, process: usize, after: Span, event: InboxEvent) {
+        self.push(after, SimEvent::Process(process, ProcessEvent::Inbox(event)));
+    }
+
+    fn push_inbox_soon(&mut self, process: usize, event: InboxEvent) {
+        self.push_soon(process, ProcessEvent::Inbox(event));
+    }
+
+    /// A process has started: it reads what is stored.
+    pub fn begin_inbox(&mut self, process: usize) {
+        for event in [InboxEvent::Read, InboxEvent::Scan] {
+            self.push_inbox_soon(process, event);
+        }
+        if let Some(every) = self.faults.retention {
+            self.push_inbox(process, every, InboxEvent::DeleteEnded);
+        }
+    }
+
+    /// Hands over what a commit released.
+    pub fn release_rows(&mut self, process: usize, released: &mut Released<Ticket>) {
+        for row in std::mem::take(&mut released.children) {
+            self.push_inbox_soon(process, InboxEvent::StartChild(row));
+        }
+        for key in std::mem::take(&mut released.closed_children) {
+            self.push_inbox_soon(process, InboxEvent::CloseChild(key));
+        }
+        if released.reads_inbox {
+            self.push_inbox_soon(process, InboxEvent::Read);
+        }
+        let (answers, deferred) = (std::mem::take(&mut released.inbox_answers), std::mem::take(&mut released.deferred));
+        if !answers.is_empty() {
+            self.push_inbox_soon(process, InboxEvent::Answer(answers));
+        }
+        if !deferred.is_empty() {
+            self.trace.mark("an input was written to the inbox", true);
+            self.push_inbox_soon(process, InboxEvent::Write(deferred));
+        }
+    }
+
+    pub fn handle_inbox_event(&mut self, process: usize, event: InboxEvent) -> CheckResult {
+        match event {
+            InboxEvent::Read => self.read_inbox(process),
+            InboxEvent::Scan => self.scan_children(process),
+            InboxEvent::StartChild(row) => self.start_child(process, &row)?,
+            InboxEvent::GiveEarly(child) => {
+                let rows = self.inbox_of(child).unwrap_or_default();
+                self.give_inbox(process, child_rows::inputs(&rows));
+            }
+            InboxEvent::CloseChild(key) => self.close_child(process, key)?,
+            InboxEvent::Answer(answers) => {
+                if !self.is_store_down() {
+                    ready(self.store.answer_inbox(&answers)).expect("the memory store answers");
+                    self.checker.check_inbox(&self.store)?;
+                }
+            }
+            InboxEvent::Write(inputs) => self.write_inputs(process, inputs)?,
+            InboxEvent::PollAnswer { key, request_id, until } => {
+                self.poll_answer(process, key, request_id, until)?;
+            }
+            InboxEvent::DeleteEnded => self.delete_ended(process)?,
+        }
+        Ok(())
+    }
+
+    fn inbox_of(&mut self, run: RunId) -> Option<Vec<InboxRow>> {
+        self.try_read().ok()?;
+        ready(self.store.inbox_of(OrgId::DEFAULT, run, PAGE)).ok()
+    }
+
+    fn give_inbox(&mut self, process: usize, inputs: Vec<InboxInput>) {
+        if !inputs.is_empty() {
+            self.deliver(process, Command::GiveInbox(inputs));
+        }
+    }
+
+    fn read_inbox(&mut self, process: usize) {
+        if self.try_read().is_err() {
+            return;
+        }
+        let rows = ready(self.store.inbox(InboxKind::Input, None, PAGE)).unwrap_or_default();
+        self.trace.mark("an input was found in the inbox", !rows.is_empty());
+        self.give_inbox(process, child_rows::inputs(&rows));
+    }
+
+    fn scan_children(&mut self, process: usize) {
+        if self.try_read().is_ok() {
+            for row in ready(self.store.inbox(InboxKind::StartChild, None, PAGE)).unwrap_or_default() {
+                self.push_inbox_soon(process, InboxEvent::StartChild(row));
+            }
+        }
+        self.push_inbox(process, RETRY_EVERY, InboxEvent::Scan);
+    }
+
+    fn start_child(&mut self, process: usize, row: &InboxRow) -> CheckResult {
+        if self.processes[process].is_draining {
+            return Ok(());
+        }
+        let request = ChildRequest::open(row).map_err(|error| format!("the row of a child cannot be read: {error}"))?;
+        let (_, child, _) = row.key;
+        let Some(definition) = self.current_version(&request.workflow) else {
+            let rows = self.inbox_of(child).unwrap_or_default();
+            self.note(format!("process {process} cannot start {child}: there is no {}", request.workflow));
+            self.trace.mark("a child could not be started", true);
+            let failure = child_rows::unknown_workflow(&request.workflow);
+            self.give_inbox(process, vec![request.refused(failure, &rows)]);
+            return Ok(());
+        };
+        if self.definition_of.get(&child) != Some(&definition) {
+            return Err(format!("{child} of definition {definition} is started, but no step asks for it").into());
+        }
+        let logged = ClientRequest::StartChild { run: child, parent: request.parent.run };
+        let request_id = self.client_log.record(logged, process);
+        self.note(format!("request {request_id} by process {process} itself: starts {child}"));
+        let mut start = self.start_request(process, child, None, request.body.clone());
+        let source = request.source();
+        (start.origin.trigger, start.origin.actor) = (TriggerKind::Subworkflow, source.actor);
+        (start.origin.parent, start.source) = (source.parent, source.inbox.map(Box::new));
+        self.deliver(process, Command::Start { start: Box::new(start), reply_to: request_id, ended: None });
+        Ok(())
+    }
+
+    /// A request to start a child was answered.
+    pub fn child_answered(&mut self, process: usize, child: RunId, reply: &Reply) {
+        if matches!(reply, Reply::Answer { .. }) {
+            self.push_inbox_soon(process, InboxEvent::GiveEarly(child));
+        }
+    }
+
+    fn close_child(&mut self, process: usize, key: InboxKey) -> CheckResult {
+        let (org, child, _) = key;
+        let Some(rows) = self.inbox_of(child) else { return Ok(()) };
+        let exists = ready(self.store.run(org, child)).is_ok_and(|row| row.is_some());
+        match child_rows::closing(key, &rows, exists) {
+            Closing::Wait => self.trace.mark("a child was closed before it existed", true),
+            Closing::Give => self.give_inbox(process, child_rows::inputs(&rows)),
+            Closing::Delete(row) => {
+                self.trace.mark("a child was closed after it was deleted", true);
+                ready(self.store.answer_inbox(&[row])).expect("the memory store answers");
+                self.checker.check_inbox(&self.store)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_inputs(&mut self, process: usize, inputs: Vec<DeferredInput<Ticket>>) -> CheckResult {
+        let (now, is_down) = (self.engine_time(process), self.is_store_down());
+        let is_unknown = !self.is_liveness_phase && self.fault_random.chance(self.faults.unknown_commit);
+        let is_applied = !is_down && (!is_unknown || self.fault_random.coin());
+        for DeferredInput { org, run, body, reply_to } in inputs {
+            let key = (org, run, InboxId::new(now, self.fault_random.bytes()));
+            if is_applied {
+                let row = InboxRow { key, kind: InboxKind::Input, body, written_at: now, sender: None };
+                ready(self.store.put_inbox(&[row])).expect("the memory store answers");
+            }
+            match (is_down, is_unknown) {
+                (true, _) => self.reply(process, reply_to, Reply::Unavailable("unavailable".into()))?,
+                (false, true) => self.reply(process, reply_to, Reply::Unknown("no answer".into()))?,
+                (false, false) => {
+                    let until = self.now.after(ANSWER_MAX);
+                    let poll = InboxEvent::PollAnswer { key, request_id: reply_to, until };
+                    self.push_inbox(process, POLL_EVERY, poll);
+                }
+            }
+        }
+        self.push_inbox_soon(process, InboxEvent::Read);
+        Ok(())
+    }
+
+    fn poll_answer(&mut self, process: usize, key: InboxKey, request_id: Ticket, until: Timestamp) -> CheckResult {
+        if self.try_read().is_ok()
+            && let Some((_, answer)) = ready(self.store.take_inbox_answers(&[key])).unwrap_or_default().pop()
+        {
+            return self.reply(process, request_id, Reply::stored(&answer));
+        }
+        if self.now >= until {
+            return self.reply(process, request_id, Reply::Unknown("stored".into()));
+        }
+        self.push_inbox(process, POLL_EVERY, InboxEvent::PollAnswer { key, request_id, until });
+        Ok(())
+    }
+
+    fn delete_ended(&mut self, process: usize) -> CheckResult {
+        let Some(every) = self.faults.retention else { return Ok(()) };
+        self.push_inbox(process, every, InboxEvent::DeleteEnded);
+        let cutoff = Timestamp(self.engine_time(process).0.saturating_sub_unsigned(every.0));
+        if self.try_read().is_err() {
+            return Ok(());
+        }
+        let has_expired = |run: &RunId, store: &store::MemoryStore| {
+            let row = ready(store.run(OrgId::DEFAULT, *run)).ok().flatten();
+            row.is_some_and(|row| row.status.is_terminal() && row.finished_at.is_some_and(|at| at < cutoff))
+        };
+        for run in self.checker.ended().filter(|run| has_expired(run, &self.store)).collect::<Vec<_>>() {
+            let erased = ready(self.store.erase(&Erasure { org: OrgId::DEFAULT, run, labels: Vec::new() }));
+            self.note(format!("process {process} deletes {run}: {erased:?}"));
+            match erased {
+                Ok(Erased::Done) => {
+                    self.trace.mark("a run was deleted", true);
+                    self.checker.run_erased(run, &self.store).map_err(|violation| violation.about(run))?;
+                }
+                Ok(Erased::InboxPending) => self.trace.mark("a run was kept because of its inbox", true),
+                Ok(Erased::NotificationsPending) => {
+                    self.trace.mark("a run was kept because of its notifications", true);
+                }
+                Ok(Erased::NotFound | Erased::NotEnded) | Err(Error::Unavailable(_)) => {}
+                Err(error) => return Err(format!("{run} cannot be deleted: {error}").into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The current version of the workflow with this name.
+    pub fn current_version(&self, name: &str) -> Option<usize> {
+        let versions = self.definitions.iter().enumerate().filter(|(_, d)| d.version.name == name);
+        versions.max_by_key(|(_, d)| d.version.number).map(|(definition, _)| definition)
+    }
+}
