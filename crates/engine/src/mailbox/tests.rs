@@ -8,7 +8,7 @@ use kernel::event::OnConflict;
 use kernel::event::Origin;
 use kernel::{Payload, WorkflowId};
 use std::num::NonZeroU32;
-use store::{ConcurrencyGroupRow, RunInsert, TypeRow};
+use store::{ConcurrencyGroupRow, ConsumedRow, RunInsert, TypeRow};
 
 fn start(run: RunId) -> Box<StartRun> {
     start_of(run, r#"{"name": "one", "tasks": {"a": {"noop": {}}}}"#)
@@ -35,6 +35,7 @@ fn start_of(run: RunId, source: &str) -> Box<StartRun> {
         origin,
         concurrency_group: None,
         run_insert: RunInsert::default(),
+        source: None,
     })
 }
 
@@ -472,7 +473,8 @@ fn a_needed_run_is_read_until_that_succeeds_even_if_callers_get_errors() {
 }
 
 fn inbox_input(run: RunId, n: u8, input: Input) -> InboxInput {
-    InboxInput { key: (OrgId::DEFAULT, run, kernel::InboxId([n; 16])), input }
+    let source = InboxSource { rows: vec![(OrgId::DEFAULT, run, kernel::InboxId([n; 16]))], is_from_run: false };
+    InboxInput { org: OrgId::DEFAULT, run, input, source }
 }
 
 fn pause(note: &str) -> Input {
@@ -487,9 +489,13 @@ fn with_one_run(run: RunId) -> Unlucky {
     unlucky
 }
 
+fn stored_answer(row: &ConsumedRow) -> Result<StoredAnswer, kernel::wire::Error> {
+    StoredAnswer::open(row.answer.as_deref().unwrap_or_default())
+}
+
 /// The stored answer of an inbox row.
-fn answer_of(stored: &[u8]) -> Option<kernel::Answer> {
-    match StoredAnswer::open(stored) {
+fn answer_of(row: &ConsumedRow) -> Option<kernel::Answer> {
+    match stored_answer(row) {
         Ok(StoredAnswer::Run { answer, ended, .. }) => Some(answer.answer(ended)),
         _ => None,
     }
@@ -534,9 +540,9 @@ fn an_input_that_meets_too_many_conflicts_goes_to_the_inbox_and_is_answered_from
         assert!(released.deferred.is_empty() && released.inbox_answers.is_empty());
         consumed.extend(turn.batch.runs.into_iter().flat_map(|write| write.consumed));
     }
-    let ids: Vec<u8> = consumed.iter().map(|row| row.id.0[0]).collect();
+    let ids: Vec<u8> = consumed.iter().map(|row| row.key.2.0[0]).collect();
     assert_eq!(ids, [1, 2], "each row is consumed once, in order");
-    let answers: Vec<_> = consumed.iter().map(|row| answer_of(&row.answer)).collect();
+    let answers: Vec<_> = consumed.iter().map(answer_of).collect();
     assert_eq!(answers[0], Some(kernel::Answer::Applied));
 }
 
@@ -566,11 +572,11 @@ fn an_inbox_row_that_changes_nothing_is_answered_without_a_record() {
     unlucky.mailbox.accept(Command::GiveInbox(vec![inbox_input(run, 1, resume), inbox_input(missing, 2, pause(""))]));
     let (turn, released) = turn_and_commit(&mut unlucky.mailbox, Timestamp(1));
     assert!(turn.batch.runs.is_empty());
-    let [(key, answer)] = &released.inbox_answers[..] else { panic!("{:?}", released.inbox_answers) };
-    assert_eq!((key.1, answer_of(answer).is_some()), (run, true));
+    let [row] = &released.inbox_answers[..] else { panic!("{:?}", released.inbox_answers) };
+    assert_eq!((row.key.1, answer_of(row).is_some()), (run, true));
     assert_eq!(turn.loads, [(OrgId::DEFAULT, missing)]);
     unlucky.mailbox.accept(Command::Loaded { run: missing, result: Ok(None) });
     let (_, released) = turn_and_commit(&mut unlucky.mailbox, Timestamp(1));
-    let [(key, answer)] = &released.inbox_answers[..] else { panic!("{:?}", released.inbox_answers) };
-    assert_eq!((key.1, StoredAnswer::open(answer)), (missing, Ok(StoredAnswer::NotFound {})));
+    let [row] = &released.inbox_answers[..] else { panic!("{:?}", released.inbox_answers) };
+    assert_eq!((row.key.1, stored_answer(row)), (missing, Ok(StoredAnswer::NotFound {})));
 }

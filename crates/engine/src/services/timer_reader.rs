@@ -106,7 +106,10 @@ mod tests {
             ready: Default::default(),
             limit_slots: Default::default(),
             notifications: 0,
+            tokens: Vec::new(),
+            waits: Default::default(),
             consumed: Vec::new(),
+            outgoing: Vec::new(),
             run_insert: Some(Default::default()),
             atomic_group: None,
         }
