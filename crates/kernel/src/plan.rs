@@ -656,6 +656,16 @@ fn check_groups(layout: &Layout) -> Result<Vec<Option<u32>>, &'static str> {
     Ok(group_of.iter().map(|group| group.and_then(|group| owner[group as usize])).collect())
 }
 
+/// The longest name of a signal.
+pub const SIGNAL_NAME_MAX: usize = 80;
+
+/// A letter, then letters, digits, `_`, `-` and `.`: names stand in paths of requests.
+pub fn is_signal_name(name: &str) -> bool {
+    name.len() <= SIGNAL_NAME_MAX
+        && name.starts_with(|c: char| c.is_ascii_alphabetic())
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b))
+}
+
 /// The number of distinct nodes that a node waits for.
 pub fn distinct_parents(node: &Node) -> usize {
     let mut from: Vec<u32> = node.links.iter().map(|l| l.from).collect();

@@ -312,6 +312,7 @@ impl Route {
 pub mod params {
     use super::Param;
     use crate::query::{LIMIT_DEFAULT, LIMIT_MAX, NUMBER_MAX};
+    use kernel::plan::SIGNAL_NAME_MAX;
     use schemars::SchemaGenerator;
     use serde_json::{Value, json};
 
@@ -371,6 +372,11 @@ pub mod params {
         named("type", "the name of a task type"),
         named("token", "the token in the URL that `{{wait.<step>.url}}` inserted"),
         Param::new("trigger", "the id of a trigger", || id("trg")),
+        Param::new(
+            "name",
+            "the name of a signal",
+            || json!({ "type": "string", "pattern": format!("^[A-Za-z][A-Za-z0-9_.-]{{0,{}}}$", SIGNAL_NAME_MAX - 1) }),
+        ),
         named("delivery", "the id of a delivery"),
         named("path", "the path of a webhook trigger"),
         named("edition", "the edition of the dashboard, from its links"),

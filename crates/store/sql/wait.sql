@@ -1,3 +1,2 @@
-SELECT org, run, step, kind FROM waits
-WHERE hash = $1
-  AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.org = waits.org AND runs.id = waits.run AND deleted_at IS NOT NULL)
+SELECT org, run, step, kind FROM (SELECT org, run, step, kind FROM waits WHERE hash = $1 LIMIT 1) AS w
+WHERE (SELECT deleted_at FROM runs WHERE runs.org = w.org AND runs.id = w.run) IS NULL

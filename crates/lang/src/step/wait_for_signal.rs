@@ -6,15 +6,13 @@ use crate::codes;
 use crate::diagnostic::{Draft, Problems, quoted};
 use crate::fields::{self, Shape};
 use crate::tree::TreeNode;
-use kernel::plan::Body;
+use kernel::plan::{Body, is_signal_name};
 
 pub(super) const FIELDS: Shape = Shape {
     known: &["name", "timeout"],
     later: &[],
     synonyms: &[("signal", "name"), ("event", "name"), ("key", "name")],
 };
-
-const NAME_MAX: usize = 80;
 
 pub(super) fn read(step: &StepFields<'_, '_>, problems: &mut Problems<'_>) -> Option<Body> {
     let own = step.object(problems)?;
@@ -26,10 +24,7 @@ pub(super) fn read(step: &StepFields<'_, '_>, problems: &mut Problems<'_>) -> Op
 
 fn name_of(node: &TreeNode, problems: &mut Problems<'_>) -> Option<String> {
     let name = fields::text(node, "name", problems)?;
-    let is_name = (1..=NAME_MAX).contains(&name.len())
-        && name.starts_with(|c: char| c.is_ascii_alphabetic())
-        && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'));
-    let (message, hint) = match is_name {
+    let (message, hint) = match is_signal_name(name) {
         true => return Some(name.to_owned()),
         false if name.contains("{{") => (
             format!("{} would be a name made from data", quoted(name)),

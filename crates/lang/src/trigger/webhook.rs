@@ -8,6 +8,7 @@ use crate::tree::TreeNode;
 use base64::Engine as _;
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use kernel::plan::is_signal_name;
 use kernel::time::Span;
 use serde_json::{Map, Value as Json, json};
 use std::ops::Range;
@@ -215,9 +216,7 @@ pub(super) fn signal(node: &TreeNode, problems: &mut Problems<'_>) -> Option<Web
     };
     let (name, correlate, label) = (text("name"), text("correlate"), text("label"));
     let name = name.and_then(|(node, name)| {
-        let is_name = name.len() <= NAME_MAX
-            && name.starts_with(|c: char| c.is_ascii_alphabetic())
-            && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b));
+        let is_name = is_signal_name(name);
         if !is_name {
             let message = format!("{} is not the name of a signal", quoted(name));
             let draft = Draft::new(codes::INVALID_VALUE, node.span.clone(), message);

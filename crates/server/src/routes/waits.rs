@@ -11,12 +11,10 @@ use axum::body::Body;
 use axum::http::HeaderMap;
 use engine::services::{DecisionRequest as Decision, Judged, OpenApproval, SignalRequest};
 use kernel::Answer as Outcome;
-use kernel::plan::Decision as Verdict;
+use kernel::plan::{Decision as Verdict, is_signal_name};
 use kernel::{RunId, RunStatus};
 use serde_json::json;
 
-/// The longest name of a signal, in characters.
-const NAME_MAX: usize = 80;
 /// Open approvals are listed by the run and the number of the step.
 const AFTER: Param = Param::new(
     "cursor",
@@ -66,10 +64,7 @@ const DECISION_CODES: &[Code] = &[
 pub async fn signal(app: State, Path((run, name)): Path<(String, String)>, headers: HeaderMap, body: Body) -> Answer {
     let id = run_id(&run)?;
     let key = idempotency_key(&headers)?;
-    let is_name = name.chars().count() <= NAME_MAX
-        && name.starts_with(|c: char| c.is_ascii_alphabetic())
-        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b));
-    if !is_name {
+    if !is_signal_name(&name) {
         return Err(Refusal::new(Code::InvalidParameter, "this is not the name of a signal")
             .hint("a name begins with a letter and has up to 80 letters, digits, `_`, `-` and `.`")
             .at("name"));

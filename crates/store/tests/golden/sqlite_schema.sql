@@ -7,13 +7,13 @@ CREATE TABLE "definitions" (
     PRIMARY KEY (org, hash, lowering)
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE deliveries (
+CREATE TABLE "deliveries" (
     org     INTEGER NOT NULL,
     trigger BLOB    NOT NULL,
     seq     INTEGER NOT NULL, -- counts up per trigger
     id      TEXT    NOT NULL,
     at      INTEGER NOT NULL,
-    outcome TEXT    NOT NULL CHECK (outcome IN ('started', 'queued', 'skipped', 'rejected')),
+    outcome TEXT    NOT NULL CHECK (outcome IN ('started', 'queued', 'skipped', 'rejected', 'signalled')),
     reason  TEXT    NOT NULL,
     run     BLOB,
     nominal INTEGER,
@@ -45,7 +45,7 @@ CREATE TABLE inbox (
     kind       TEXT    NOT NULL,
     body       BLOB    NOT NULL, -- the message that the kind says
     written_at INTEGER NOT NULL,
-    answer     BLOB,             -- NULL until the row is consumed
+    answer     BLOB, sender BLOB,             -- NULL until the row is consumed
     PRIMARY KEY (org, run, id)
 ) STRICT, WITHOUT ROWID;
 
@@ -72,6 +72,16 @@ CREATE TABLE notices (
     number INTEGER NOT NULL,
     error  TEXT    NOT NULL, -- why it could not be handed over yet
     PRIMARY KEY (org, run, number)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE open_waits (
+    org      INTEGER NOT NULL,
+    kind     TEXT    NOT NULL,
+    name     TEXT    NOT NULL, -- of a signal; empty for other kinds
+    run      BLOB    NOT NULL,
+    step     INTEGER NOT NULL,
+    deadline INTEGER NOT NULL,
+    PRIMARY KEY (org, kind, name, run, step)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE payloads (
@@ -258,6 +268,8 @@ CREATE UNIQUE INDEX deliveries_by_id ON deliveries (org, trigger, id);
 
 CREATE INDEX deliveries_queued ON deliveries (org, trigger, seq) WHERE outcome = 'queued';
 
+CREATE INDEX inbox_of_sender ON inbox (org, sender) WHERE sender IS NOT NULL;
+
 CREATE INDEX runs_by_gate ON runs (gate, id) WHERE gate IS NOT NULL AND finished_at IS NULL;
 
 CREATE INDEX runs_by_status ON runs (status, parked, id) WHERE status <> 'completed';
@@ -271,6 +283,8 @@ CREATE INDEX triggers_by_next ON triggers (next_at) WHERE next_at IS NOT NULL;
 CREATE UNIQUE INDEX triggers_by_path ON triggers (path) WHERE path IS NOT NULL;
 
 CREATE INDEX triggers_by_workflow ON triggers (org, workflow);
+
+CREATE INDEX waits_of_run ON waits (org, run);
 
 CREATE UNIQUE INDEX workflows_by_name ON workflows (org, name) WHERE deleted_at IS NULL;
 

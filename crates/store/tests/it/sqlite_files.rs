@@ -45,11 +45,11 @@ fn a_database_of_a_later_release_is_refused_untouched() {
     let place = Place::new();
     drop(place.open());
     let raw = place.raw();
-    raw.execute("INSERT INTO schema_migrations VALUES (11, 'later', 'hash', 0)", []).unwrap();
+    raw.execute("INSERT INTO schema_migrations VALUES (99, 'later', 'hash', 0)", []).unwrap();
     drop(raw);
     let before = std::fs::read(place.database()).unwrap();
     let Err(Error::Refused(why)) = SqliteStore::open(&place.database()) else { panic!("it opened") };
-    assert!(why.contains("schema 11"), "{why}");
+    assert!(why.contains("schema 99"), "{why}");
     assert_eq!(std::fs::read(place.database()).unwrap(), before);
 }
 
@@ -221,6 +221,8 @@ fn reads_and_commits_at_the_same_time_agree() {
 /// Takes migration 8 and the later ones back.
 const BEFORE_LOWERING: &str = "
     DROP TABLE inbox;
+    DROP TABLE open_waits;
+    DROP INDEX waits_of_run;
     ALTER TABLE runs DROP COLUMN failed_steps;
     ALTER TABLE versions DROP COLUMN definition;
     ALTER TABLE runs DROP COLUMN lowering;
@@ -269,8 +271,10 @@ fn a_store_from_before_tasks_opens_with_its_runs_as_they_were() {
     let again = place.open();
     for (n, status) in (1..).zip(statuses) {
         let found = now(again.run(ORG, run(n))).unwrap().unwrap();
-        assert_eq!((found.status, found.evicted), (status, status.is_evicted()));
-        let is_open = !status.is_evicted() && !status.is_terminal();
+        // A run that cancels its steps was always in memory: it had no children to wait for.
+        let is_evicted = status.is_evicted() && status != RunStatus::Cancelling;
+        assert_eq!((found.status, found.evicted), (status, is_evicted));
+        let is_open = !is_evicted && !status.is_terminal();
         assert_eq!(now(again.active_runs()).unwrap().contains(&(ORG, run(n))), is_open, "{status}");
         assert_eq!(commit(&again, [append(run(n), 2)]), [WriteVerdict::Committed]);
     }

@@ -35,7 +35,7 @@ pub const ALL: &[(Code, &str, Damage)] = &[
         p.db.execute_batch(&format!("PRAGMA foreign_keys = OFF; {table}; INSERT INTO t VALUES (9, x'00')")).unwrap();
     }),
     (Code::SchemaUnknown, "another build", sql!("UPDATE schema_migrations SET sha256 = 'other'")),
-    (Code::SchemaUnknown, "later", sql!("INSERT INTO schema_migrations VALUES (11, 'later', 'hash', 0)")),
+    (Code::SchemaUnknown, "later", sql!("INSERT INTO schema_migrations VALUES (99, 'later', 'hash', 0)")),
     (Code::RowUnreadable, "a form", sql!("UPDATE runs SET form = 'riddle'")),
     (Code::RowUnreadable, "a token", sql!("UPDATE waits SET hash = x'00' WHERE run = (SELECT min(run) FROM waits)")),
     (Code::SettingDamaged, "position", sql!("INSERT OR REPLACE INTO settings VALUES ('recovery_pos', '99999999')")),
