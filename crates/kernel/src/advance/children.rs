@@ -149,15 +149,14 @@ impl AdvanceState<'_> {
     pub(super) fn child_ended(&mut self, step: u32, attempt: u32, outcome: ChildOutcome) -> Answer {
         let Some(child) = self.awaited_child(step, attempt) else { return Answer::Gone };
         let ChildOutcome { status, output, failure, .. } = outcome;
-        if output.as_ref().is_some_and(|output| self.is_over_size(output)) {
-            self.emit(Event::ChildEnded { step, attempt, child: child.run, status: Some(status) });
-            let _ = self.stop(step, super::Stop::Failed(super::over_size_failure()), Vec::new());
-            return Answer::Applied;
-        }
         self.emit(Event::ChildEnded { step, attempt, child: child.run, status: Some(status) });
         if self.run.status() == RunStatus::Cancelling {
             self.emit(Event::Cancelled { step });
             self.finish_cancelling();
+            return Answer::Applied;
+        }
+        if output.as_ref().is_some_and(|output| self.is_over_size(output)) {
+            let _ = self.stop(step, super::Stop::Failed(super::over_size_failure()), Vec::new());
             return Answer::Applied;
         }
         let code = match status {

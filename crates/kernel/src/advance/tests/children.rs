@@ -157,6 +157,17 @@ fn m19_a_cancelled_run_ends_when_its_children_have() {
     assert_eq!((story.run.state.cancelled_by.as_str(), story.run.state.cancel_reason.as_str()), ("ada", "wrong order"));
 }
 
+/// Its output is not needed, so its size does not matter.
+#[test]
+fn m19_a_run_that_is_being_cancelled_ends_whatever_its_child_returns() {
+    let mut story = Story::of("c@child=bill");
+    story.give(Input::Cancel { actor: "ada".into(), reason: String::new() });
+    let output = Some(Payload { len: STATE_MAX, ..Payload::json("1") });
+    let outcome = Box::new(ChildOutcome { status: RunStatus::Completed, output, ..Default::default() });
+    assert_eq!(story.give(Input::ChildEnded { step: 0, attempt: 1, outcome }), Answer::Applied);
+    assert_eq!(story.statuses(), "c=cancelled run=cancelled");
+}
+
 #[test]
 fn m19_a_run_that_is_being_cancelled_does_not_wait_beyond_its_expiry() {
     let mut story = Story::of("c@child=bill");
