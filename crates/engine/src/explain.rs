@@ -228,7 +228,10 @@ impl Case<'_> {
         let count = |status: StepStatus| run.state.steps.iter().filter(|s| s.status() == status).count();
         let (skipped, failed) = (count(StepStatus::Skipped), self.reading.failed_steps());
         let unhandled = self.reading.unhandled_steps();
-        let mut summary = format!("all {} steps have settled", run.state.steps.len());
+        let mut summary = match run.state.steps.len() {
+            1 => "its only step has settled".to_owned(),
+            count => format!("all {count} steps have settled"),
+        };
         if skipped > 0 {
             summary += &format!(", {skipped} of them skipped");
         }

@@ -70,7 +70,7 @@ fn states() -> Vec<State> {
             "completed",
             "a: { noop: {} }",
             "completed",
-            "all 1 steps have settled",
+            "its only step has settled",
             ("/replay/allowed", json!(true)),
             over,
         ),
