@@ -72,7 +72,7 @@ impl JournalPass {
                     self.created += 1;
                     None
                 }
-                Event::RunCompleted {} => Some(RunStatus::Completed),
+                Event::RunCompleted {} | Event::RunFinished { .. } => Some(RunStatus::Completed),
                 Event::RunFailed { .. } => Some(RunStatus::Failed),
                 Event::RunCancelled { .. } => Some(RunStatus::Cancelled),
                 Event::RunTimeout {} => Some(RunStatus::Timeout),

@@ -254,7 +254,7 @@ pub const ALL: &[(Code, &str, Damage)] = &[
     (
         Code::InboxStray,
         "its run deleted",
-        sql!("INSERT INTO inbox VALUES (1, zeroblob(16), x'01', 'input', x'', 0, NULL)"),
+        sql!("INSERT INTO inbox VALUES (1, zeroblob(16), x'01', 'input', x'', 0, NULL, NULL)"),
     ),
     (Code::WaitStray, "step", sql!("UPDATE waits SET step = 1")),
     (Code::WaitStray, "kind", sql!("UPDATE waits SET kind = 'approval'")),
