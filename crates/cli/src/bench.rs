@@ -8,6 +8,7 @@ mod ceiling;
 mod flow;
 mod http;
 mod kernel;
+mod loops;
 mod machine;
 mod queue;
 mod remote;
@@ -33,6 +34,9 @@ pub struct Arguments {
     /// Runs in flight
     #[arg(long, default_value_t = 256)]
     concurrency: usize,
+    /// How many iterations or children one run has (workloads `loop` and `children`)
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    iterations: u64,
     /// How many runs sleep (workload `sleepers`)
     #[arg(long, default_value_t = 10_000)]
     sleepers: usize,
@@ -68,6 +72,10 @@ enum Workload {
     Latency10,
     /// One run of 1,000 parallel steps and a join
     Fanout,
+    /// One run of a loop over a no-op, ten iterations at once
+    Loop,
+    /// One run of a loop over a child run of one no-op, ten at once
+    Children,
     /// Many runs sleeping 30 seconds
     Sleepers,
     /// Runs over HTTP to a server process: starting them, waiting for results, steps that call a stub
@@ -88,6 +96,8 @@ impl Workload {
             Workload::Latency1 => "latency1",
             Workload::Latency10 => "latency10",
             Workload::Fanout => "fanout",
+            Workload::Loop => "loop",
+            Workload::Children => "children",
             Workload::Sleepers => "sleepers",
             Workload::Http => "http",
             Workload::Queue => "queue",
@@ -182,6 +192,8 @@ async fn measure_on(storage: &BenchStore, arguments: &Arguments) -> Result<Vec<F
         Workload::Latency1 => flow::latency(storage, 1, seconds).await?,
         Workload::Latency10 => flow::latency(storage, 10, seconds).await?,
         Workload::Fanout => flow::fanout(storage, seconds).await?,
+        Workload::Loop => loops::iterations(storage, arguments.iterations, seconds).await?,
+        Workload::Children => loops::children(storage, arguments.iterations, seconds).await?,
         Workload::Sleepers => flow::sleepers(storage, arguments.sleepers).await?,
         Workload::Kernel => kernel::advances(10, seconds)?,
         Workload::Http | Workload::Queue => return Err("measured above".into()),

@@ -17,6 +17,7 @@ mod commands;
 mod inbox_rows;
 mod live_run;
 mod loading;
+mod recent_runs;
 mod shared_runs;
 mod snapshots;
 mod task_work;
@@ -40,6 +41,7 @@ use kernel::planted_bugs::{self, Bug};
 use kernel::{Admission, Context, Effect, Input, OrgId, Payloads, Run, RunId, RunStatus, Span, Timestamp, advance};
 use live_run::LiveRun;
 pub(crate) use live_run::open_waits;
+use recent_runs::RecentRuns;
 pub use snapshots::StoredBytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -121,6 +123,7 @@ pub struct Mailbox<T> {
     due_times: BTreeSet<(Timestamp, RunId)>,
     /// Organisations of the evicted runs in `due_times`.
     evicted: IdMap<RunId, OrgId>,
+    recent: RecentRuns,
     /// Reply channels of callers that wait for the end of a run.
     watchers: BTreeMap<RunId, Vec<T>>,
     loads: Vec<(OrgId, RunId)>,
@@ -165,6 +168,7 @@ impl<T> Mailbox<T> {
             queue: VecDeque::new(),
             due_times: BTreeSet::new(),
             evicted: IdMap::default(),
+            recent: RecentRuns::default(),
             watchers: BTreeMap::new(),
             loads: Vec::new(),
             fetches: Vec::new(),
@@ -288,6 +292,9 @@ impl<T> Mailbox<T> {
             Command::Nodes(nodes) => {
                 if self.task_queue.is_shared() {
                     self.task_queue.share(nodes.clone());
+                }
+                if !nodes.is_alone() {
+                    self.recent.clear();
                 }
                 self.nodes = nodes;
             }
@@ -448,9 +455,13 @@ impl<T> Mailbox<T> {
 
     /// Puts an item into a run's inbox, asking for the run if it is not in memory.
     fn push(&mut self, org: OrgId, run: RunId, item: QueuedInput<T>) {
-        let loads = &mut self.loads;
+        let (loads, recent) = (&mut self.loads, &mut self.recent);
+        let mut known = None;
         let entry = self.runs.entry(run).or_insert_with(|| {
-            loads.push((org, run));
+            known = recent.take(run);
+            if known.is_none() {
+                loads.push((org, run));
+            }
             RunEntry { org, phase: Phase::Loading, inbox: Vec::new(), is_queued: false, is_due: false, live: None }
         });
         if entry.org != org {
@@ -475,6 +486,9 @@ impl<T> Mailbox<T> {
         if matches!(entry.phase, Phase::Resident) && !entry.is_queued {
             entry.is_queued = true;
             self.queue.push_back(run);
+        }
+        if known.is_some() {
+            self.loaded(run, Ok(known));
         }
     }
 
@@ -799,6 +813,10 @@ impl<T> Mailbox<T> {
         let left = self.runs.remove(&id).and_then(|entry| entry.live);
         if let Some(live) = left {
             live.stored.iter().for_each(|row| self.task_queue.evict(&row.queue, row.position, self.now));
+            if !status.is_terminal() && self.nodes.is_alone() {
+                let LiveRun { version, run, seq, row, stored_bytes, .. } = *live;
+                self.recent.put(id, Resumed { version, run, seq, row, stored_bytes });
+            }
         }
     }
 

@@ -416,6 +416,8 @@ pub(crate) struct Index {
     pub signal_waits: BTreeMap<String, BTreeSet<(u64, u32)>>,
     /// The fingerprint of each signal that had a key.
     pub signal_keys: BTreeMap<Bytes, Bytes>,
+    /// Steps that wait for their child, by number.
+    pub child_waits: BTreeSet<u32>,
 }
 
 impl Run {
@@ -1193,6 +1195,7 @@ impl Run {
         }
         let due = state.due(node);
         let (is_active, is_ready) = (state.phase.is_active(), matches!(state.phase, Phase::Ready {}));
+        let is_child_wait = matches!(state.phase, Phase::Child {});
         let signal_wait = signal_wait(node, state, step);
         let ended_wait = matches!(old, Phase::Waiting { .. }).then_some((state.opened, step));
         let has_settled = matches!(state.phase, Phase::Done { .. }) && !matches!(old, Phase::Done { .. });
@@ -1205,6 +1208,10 @@ impl Run {
         match is_ready {
             true => index.ready.insert(step),
             false => index.ready.remove(&step),
+        };
+        match is_child_wait {
+            true => index.child_waits.insert(step),
+            false => matches!(old, Phase::Child {}) && index.child_waits.remove(&step),
         };
         if let (Some(Body::Signal { name, .. }), Some(wait)) = (&node.body, ended_wait)
             && let Some(waits) = index.signal_waits.get_mut(name)
@@ -1232,6 +1239,9 @@ impl Run {
             index.active += u32::from(step.phase.is_active());
             if matches!(step.phase, Phase::Ready {}) {
                 index.ready.insert(number);
+            }
+            if matches!(step.phase, Phase::Child {}) {
+                index.child_waits.insert(number);
             }
             if let Some(due) = step.due(self.node(plan, number)) {
                 index.timers.insert((due, number));

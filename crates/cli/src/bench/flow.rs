@@ -26,7 +26,7 @@ pub fn compile(definition: &serde_json::Value) -> Result<lang::Compiled, String>
     lang::compile(&tree).map_err(|problems| format!("{problems:?}"))
 }
 
-async fn create(engine: &Engine, definition: &serde_json::Value) -> Result<Arc<Resolved>, String> {
+pub async fn create(engine: &Engine, definition: &serde_json::Value) -> Result<Arc<Resolved>, String> {
     let compiled = compile(definition)?;
     engine.workflows.create(ORG, &compiled, None).await.map_err(|e| e.to_string())?;
     let found = engine.workflows.resolve(ORG, &compiled.meta.name).await.map_err(|e| e.to_string())?;
@@ -36,6 +36,11 @@ async fn create(engine: &Engine, definition: &serde_json::Value) -> Result<Arc<R
 /// Starts a run and waits for its end.
 async fn run_once(engine: &Engine, workflow: &Arc<Resolved>) -> Result<bool, String> {
     let body = bytes::Bytes::from_static(br#"{"order_id":123,"email":"someone@example.com"}"#);
+    run_with(engine, workflow, body).await
+}
+
+/// The same with a body of its own.
+pub async fn run_with(engine: &Engine, workflow: &Arc<Resolved>, body: bytes::Bytes) -> Result<bool, String> {
     let request = StartRequest::new(ORG, workflow.clone(), body);
     let (_, has_ended) = engine.runs.run(request, WAIT_MAX).await.map_err(|e| e.to_string())?;
     Ok(has_ended)
@@ -185,7 +190,7 @@ pub async fn sleepers(storage: &BenchStore, count: usize) -> Result<Figures, Str
 }
 
 /// Whether exactly this many runs exist and each has completed.
-async fn all_completed(engine: &Engine, expected: u64) -> Result<bool, String> {
+pub async fn all_completed(engine: &Engine, expected: u64) -> Result<bool, String> {
     let (mut all, mut completed) = (0, 0);
     each_run(engine, |row| {
         all += 1;

@@ -25,6 +25,10 @@ impl StoredBytes {
         records.iter().fold(StoredBytes { snapshot, records: 0 }, |stored, record| stored.with_record(record))
     }
 
+    pub fn sum(self) -> usize {
+        self.snapshot + self.records
+    }
+
     pub fn with_record(self, record: &Bytes) -> Self {
         StoredBytes { records: self.records + record.len().max(RECORD_MIN), ..self }
     }

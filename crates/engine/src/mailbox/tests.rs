@@ -580,3 +580,51 @@ fn an_inbox_row_that_changes_nothing_is_answered_without_a_record() {
     let [row] = &released.inbox_answers[..] else { panic!("{:?}", released.inbox_answers) };
     assert_eq!((row.key.1, stored_answer(row)), (missing, Ok(StoredAnswer::NotFound {})));
 }
+
+#[test]
+fn m4_a_node_alone_does_not_read_a_run_that_it_has_just_evicted() {
+    let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
+    let (org, runs) = (OrgId::DEFAULT, [RunId([1; 16]), RunId([2; 16]), RunId([3; 16])]);
+    for run in runs {
+        let sleeps = start_of(run, r#"{"name": "one", "tasks": {"a": {"sleep": "1h"}}}"#);
+        mailbox.accept(Command::Start { start: sleeps, reply_to: 1, ended: None });
+    }
+    turn_and_commit(&mut mailbox, Timestamp(1));
+    assert_eq!(mailbox.resident(), 0, "all wait");
+
+    mailbox.accept(Command::Give { org, run: runs[0], input: pause("first"), reply_to: Some(2) });
+    let (turn, released) = turn_and_commit(&mut mailbox, Timestamp(2));
+    assert!(turn.loads.is_empty());
+    assert!(matches!(released.replies[..], [(2, Reply::Answer { answer: kernel::Answer::Applied, .. })]));
+    assert_eq!(turn.batch.runs[0].after, 1, "its record follows the one it was evicted with");
+
+    mailbox.accept(Command::Give { org: OrgId(9), run: runs[2], input: pause("stranger"), reply_to: Some(2) });
+    let (_, released) = turn_and_commit(&mut mailbox, Timestamp(2));
+    assert!(matches!(released.replies[..], [(2, Reply::NotFound)]));
+
+    let other = Nodes::of(1, &[(2, Span::default())]);
+    mailbox.accept(Command::Nodes(other));
+    mailbox.accept(Command::Give { org, run: runs[1], input: pause("second"), reply_to: Some(3) });
+    let (turn, _) = turn_and_commit(&mut mailbox, Timestamp(3));
+    assert_eq!(turn.loads, [(org, runs[1])], "another node may have advanced it");
+}
+
+#[test]
+fn m4_the_runs_evicted_longest_ago_make_room_for_others() {
+    let mut unlucky = with_one_run(RunId([1; 16]));
+    let (_, row) = unlucky.records.pop_first().expect("it was written").1;
+    let mut recent = RecentRuns::default();
+    let mut put = |n: u8, bytes: usize| {
+        let stored_bytes = StoredBytes::new(Some(&vec![0; bytes].into()), &[]);
+        let version = start(RunId([n; 16])).version;
+        let resumed = Resumed { version, run: Run::default(), seq: 1, row: row.clone(), stored_bytes };
+        recent.put(RunId([n; 16]), resumed);
+    };
+    let third = recent_runs::BYTES_MAX / 3;
+    for n in [1, 2, 3, 1, 4] {
+        put(n, third);
+    }
+    put(5, recent_runs::BYTES_MAX + 1);
+    let kept: Vec<u8> = (1..=5).filter(|n| recent.take(RunId([*n; 16])).is_some()).collect();
+    assert_eq!(kept, [1, 3, 4], "the second was evicted before the first was evicted again");
+}

@@ -251,13 +251,13 @@ impl AdvanceState<'_> {
     }
 
     /// The steps that wait for children that end with this run.
-    pub(super) fn open_children(&self) -> Vec<u32> {
-        self.run.steps().map(|(step, _)| step).filter(|step| self.open_child(*step).is_some()).collect()
+    pub(super) fn open_children(&self) -> impl Iterator<Item = u32> + '_ {
+        self.run.index.child_waits.iter().copied().filter(|step| self.open_child(*step).is_some())
     }
 
     /// Ends a run that is being cancelled once its last child has ended.
     pub(super) fn finish_cancelling(&mut self) {
-        if self.run.status() == RunStatus::Cancelling && self.open_children().is_empty() {
+        if self.run.status() == RunStatus::Cancelling && self.open_children().next().is_none() {
             let (actor, reason) = (self.run.state.cancelled_by.clone(), self.run.state.cancel_reason.clone());
             self.emit(Event::RunCancelled { actor, reason });
         }

@@ -559,7 +559,7 @@ impl AdvanceState<'_> {
 
     /// Ends the run, at once or when the children that end with it have.
     fn begin_cancelling(&mut self, actor: String, reason: String) {
-        let children = self.open_children();
+        let children: Vec<u32> = self.open_children().collect();
         if children.is_empty() {
             self.cancel_open_steps();
             return self.emit(Event::RunCancelled { actor, reason });
