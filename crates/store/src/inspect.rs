@@ -12,10 +12,13 @@
 //! Invariant: a row that cannot be read is reported as an [`Anomaly`], never skipped.
 
 use crate::Result;
-use crate::rows::{OpenWait, ReadyRow, RunRow, StoredDefinition, Wait};
+use crate::rows::{InboxRow, OpenWait, ReadyRow, RunRow, StoredDefinition, Wait};
 use bytes::Bytes;
 use kernel::event::TriggerKind;
-use kernel::{OrgId, RunId, Timestamp, TriggerId, WorkflowId};
+use kernel::{OrgId, RunId, RunStatus, Timestamp, TriggerId, WorkflowId};
+
+/// How many rows of the inbox are read of a run: more than its children can write.
+pub(crate) const RELATIVE_ROWS_MAX: usize = 100_000;
 
 pub trait Inspection {
     /// The database's own checks, its schema and its settings. False when the tables cannot be read further, because
@@ -30,6 +33,9 @@ pub trait Inspection {
     fn definition(&self, org: OrgId, hash: &[u8; 32], lowering: Option<u32>) -> Result<Option<StoredDefinition>>;
 
     fn payload(&self, org: OrgId, run: RunId, number: u32) -> Result<Option<Bytes>>;
+
+    /// What another run has to know of a run.
+    fn relative(&self, org: OrgId, run: RunId) -> Result<Relative>;
 
     fn setting(&self, name: &str) -> Result<Option<String>>;
 
@@ -95,6 +101,15 @@ pub struct StoredRun {
     pub keys: Vec<(String, String)>,
 }
 
+/// A run as its parent and its children see it.
+#[derive(Debug)]
+pub struct Relative {
+    /// `None` if there is no such run.
+    pub status: Option<RunStatus>,
+    /// Its rows of the inbox that no record has consumed.
+    pub inbox: Vec<InboxRow>,
+}
+
 #[derive(Clone, Debug)]
 pub struct SnapshotRow {
     pub seq: u64,
@@ -124,7 +139,7 @@ pub enum AnomalyKind {
     Dangling,
     /// A row refers to a run of another organisation.
     OtherOrganisation,
-    /// A row of the inbox that no record will consume, because its run does not exist.
+    /// A caller's row of the inbox that no record will consume, because its run does not exist.
     InboxStray,
     /// A record that no run's chain leads to.
     Orphan,

@@ -67,8 +67,13 @@ codes! {
     WaitStray "wait_stray" "wake-ups" "a callback row of a step that takes no callback";
     OpenWaitMissing "open_wait_missing" "wake-ups" "a step waits for a signal, an approval or to be resumed, and has no row that says so";
     OpenWaitStray "open_wait_stray" "wake-ups" "a row says that a step waits, and it does not";
-    InboxStray "inbox_stray" "wake-ups" "an input in the inbox whose run does not exist";
+    InboxStray "inbox_stray" "wake-ups" "a request in the inbox whose run does not exist";
     TriggerWrong "trigger_wrong" "wake-ups" "a trigger's settings cannot be read, or its next fire time is missing or should not be set";
+
+    ChildMissing "child_missing" "families" "a step waits for a child that does not exist and is not asked for";
+    ChildEndLost "child_end_lost" "families" "a step waits for news of its child, and no row will bring them";
+    ChildLeft "child_left" "families" "a child that ends with its parent goes on, and no row will end it";
+    ChildStray "child_stray" "families" "the children that exist are not those that their parents asked for";
 
     PayloadMissing "payload_missing" "payloads" "an event refers to a stored payload that is missing or incomplete";
     PayloadStray "payload_stray" "payloads" "a stored payload that no event refers to";

@@ -4,7 +4,8 @@
 //! ```text
 //!   Inspection ──▶ database, catalog ──▶ definitions: hashes, plans, version numbers
 //!              ──▶ each run ───────────▶ run: records, fold, snapshots, rows
-//!              │                          └─ history: was each event allowed in the state before it?
+//!              │                          ├─ history: was each event allowed in the state before it?
+//!              │                          └─ families: do parents and children agree?
 //!              └─▶ the journal ────────▶ journal: time, conservation
 //! ```
 //!
@@ -13,6 +14,7 @@
 
 mod codes;
 mod definitions;
+mod families;
 mod history;
 mod journal;
 mod report;
@@ -23,6 +25,7 @@ pub use codes::Code;
 pub use report::{Counts, Problem, Report};
 
 use definitions::Plans;
+use families::Families;
 use journal::JournalPass;
 use store::Error;
 use store::inspect::{Anomaly, AnomalyKind, InspectedRow, Inspection};
@@ -48,13 +51,14 @@ fn check_all(inspection: &dyn Inspection, report: &mut Report, progress: &mut dy
     definitions::check(inspection, report)?;
     let mut plans = Plans::new(inspection);
     let mut passage = JournalPass::new(inspection)?;
+    let mut families = Families::default();
     let mut failed = None;
     inspection.walk(&mut |seen| {
         match seen {
             InspectedRow::Anomaly(anomaly) => report.add(anomaly.into()),
             InspectedRow::Run(stored) => {
                 passage.expect(&stored.row);
-                if let Err(error) = run::check(inspection, &mut plans, &stored, report) {
+                if let Err(error) = run::check(inspection, &mut plans, &stored, &mut families, report) {
                     failed.get_or_insert(error);
                 }
             }
@@ -65,6 +69,7 @@ fn check_all(inspection: &dyn Inspection, report: &mut Report, progress: &mut dy
     if let Some(error) = failed {
         return Err(error);
     }
+    families.end(report);
     passage.end(inspection, report)
 }
 

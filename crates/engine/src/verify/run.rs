@@ -1,12 +1,13 @@
 //! Checks of one run: its records are folded again from the first, and all its other rows must match the result.
 
 use super::definitions::{NoPlan, Plans, hex};
+use super::families::{self, Families, StartedChild};
 use super::{Code, Counts, Problem, Report, history, rows};
 use bytes::Bytes;
 use kernel::payload::Payloads;
-use kernel::plan::Form;
-use kernel::run::{FORMAT, LoadError, State};
-use kernel::{Context, Event, Input, Payload, Plan, Record, Run, Timestamp, advance, wire};
+use kernel::plan::{Body, Form};
+use kernel::run::{FORMAT, LoadError, Phase, State};
+use kernel::{Context, Event, Input, Payload, Plan, Record, Run, RunId, Timestamp, advance, wire};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use store::Error;
@@ -16,6 +17,7 @@ pub(super) fn check(
     inspection: &dyn Inspection,
     plans: &mut Plans<'_>,
     stored: &StoredRun,
+    families: &mut Families,
     report: &mut Report,
 ) -> Result<(), Error> {
     count(stored, &mut report.counts);
@@ -36,17 +38,17 @@ pub(super) fn check(
             case.say(Code::VersionMissing, message);
         }
         match &plan {
+            Ok(plan) if stored.broken.is_none() => {
+                case.plan = Some(plan);
+                return case.check(plan, families);
+            }
             Err(NoPlan::Missing) => {
                 case.say(Code::DefinitionMissing, format!("its definition {} does not exist", hex(&stored.row.hash)));
-                Ok(())
             }
-            Err(NoPlan::Damaged) => Ok(()),
-            Ok(_) if stored.broken.is_some() => Ok(()),
-            Ok(plan) => {
-                case.plan = Some(plan);
-                case.check(plan)
-            }
+            Ok(_) | Err(NoPlan::Damaged) => {}
         }
+        families.cannot_be_read();
+        Ok(())
     }));
     outcome.unwrap_or_else(|_| {
         Case { inspection, stored, plan: None, report }.say(Code::CheckFailed, "checking the run panicked");
@@ -85,6 +87,7 @@ pub(super) struct Folded {
     pub payloads: Vec<(u32, u64)>,
     /// The node of each inner step that was in the state after the record that opened it.
     pub opened: BTreeMap<u32, u32>,
+    pub children: BTreeMap<RunId, StartedChild>,
 }
 
 impl Case<'_> {
@@ -102,9 +105,13 @@ impl Case<'_> {
         self.report.add(Problem { code, org: Some(row.org), run: Some(row.id), step, message });
     }
 
-    fn check(&mut self, plan: &Plan) -> Result<(), Error> {
-        let Some(folded) = self.fold(plan)? else { return Ok(()) };
+    fn check(&mut self, plan: &Plan, families: &mut Families) -> Result<(), Error> {
+        let Some(folded) = self.fold(plan)? else {
+            families.cannot_be_read();
+            return Ok(());
+        };
         rows::check(self, plan, &folded);
+        families::check(self, families, &folded)?;
         self.check_unfinished(plan, folded);
         Ok(())
     }
@@ -178,6 +185,7 @@ impl Case<'_> {
                 }
             }
         }
+        record.events.iter().for_each(|event| families::note(&mut folded.children, event));
         folded.opened.extend(record.events.iter().filter_map(|event| match event {
             Event::Opened { step, node, .. } => folded.run.get(*step).map(|_| (*step, *node)),
             _ => None,
@@ -211,6 +219,7 @@ impl Case<'_> {
         if folded.run.is_terminal() {
             return;
         }
+        self.check_unread_signals(plan, &folded.run);
         let decided = |is_draining| {
             let payloads = Payloads::new();
             let context = Context { is_draining, ..context(self.stored, folded.at, &payloads) };
@@ -228,6 +237,18 @@ impl Case<'_> {
         if !due.is_empty() {
             let names: Vec<&str> = due.iter().filter_map(Event::name).collect();
             self.say(Code::Unfinished, format!("events that are due: {}", names.join(", ")));
+        }
+    }
+
+    /// M20: no step waits for a signal that is already there. Only the arrival of either gives it to the step.
+    fn check_unread_signals(&mut self, plan: &Plan, run: &Run) {
+        let waiting = run.steps().filter(|(_, state)| matches!(state.phase, Phase::Waiting { .. }));
+        for (step, _) in waiting {
+            if let Some(Body::Signal { name, .. }) = &run.node(plan, step).body
+                && run.state.signals.iter().any(|signal| signal.name == *name)
+            {
+                self.say_step(Code::Unfinished, step, format!("it waits for the signal `{name}`, which has arrived"));
+            }
         }
     }
 

@@ -12,17 +12,20 @@ mod walk;
 use super::catalog;
 use super::columns::{Attempted, Id, blob, get, hash, id, named, number, org, org_of, run_id, sql, text, time_or_none};
 use super::errors::Failure;
+use super::inbox;
 use super::journal::{self, ERASED_UNTIL};
 use super::migrations;
 use super::session::Session;
 use super::target::Target;
-use crate::inspect::{Anomaly, AnomalyKind, Catalogued, InspectedRow, Inspection, TriggerSeen};
+use crate::inspect::{
+    Anomaly, AnomalyKind, Catalogued, InspectedRow, Inspection, RELATIVE_ROWS_MAX, Relative, TriggerSeen,
+};
 use crate::rows::StoredDefinition;
 use crate::{Error, Result};
 use bytes::Bytes;
 use cursor::Cursor;
 use kernel::event::TriggerKind;
-use kernel::{OrgId, RunId, TriggerId, WorkflowId};
+use kernel::{OrgId, RunId, RunStatus, TriggerId, WorkflowId};
 use tokio::runtime::Runtime;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -139,6 +142,14 @@ impl Inspection for PostgresInspection {
 
     fn payload(&self, org: OrgId, run: RunId, number: u32) -> Result<Option<Bytes>> {
         Ok(self.wait(journal::payloads(&self.session, org, run, &[number]))?.pop().map(|(_, body)| body))
+    }
+
+    fn relative(&self, org: OrgId, run: RunId) -> Result<Relative> {
+        let found = self.query(sql!("inspect_run_status"), &[&org_of(org), &Id(run.0)])?;
+        let status =
+            found.first().map(|row| named(row, 0, RunStatus::parse)).transpose().map_err(Failure::unwritten)?;
+        let inbox = self.wait(inbox::of_run(&self.session, (org, run), RELATIVE_ROWS_MAX))?;
+        Ok(Relative { status, inbox })
     }
 
     fn setting(&self, name: &str) -> Result<Option<String>> {

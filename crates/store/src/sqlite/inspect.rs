@@ -12,11 +12,12 @@ mod walk;
 use super::catalog;
 use super::columns::sql;
 use super::errors::on_read;
-use crate::inspect::{Anomaly, Catalogued, InspectedRow, Inspection};
+use super::inbox;
+use crate::inspect::{Anomaly, Catalogued, InspectedRow, Inspection, RELATIVE_ROWS_MAX, Relative};
 use crate::rows::StoredDefinition;
 use crate::{Error, Result};
 use bytes::Bytes;
-use kernel::{OrgId, RunId};
+use kernel::{OrgId, RunId, RunStatus};
 use open::OpenMode;
 use rusqlite::{Connection, params};
 use std::path::{Path, PathBuf};
@@ -59,6 +60,13 @@ impl Inspection for SqliteInspection {
         let body: Option<Vec<u8>> =
             catalog::value(&self.connection, sql!("payload"), params![org.0, run.0, number]).map_err(on_read)?;
         Ok(body.map(Bytes::from))
+    }
+
+    fn relative(&self, org: OrgId, run: RunId) -> Result<Relative> {
+        let status: Option<String> =
+            catalog::value(&self.connection, sql!("inspect_run_status"), params![org.0, run.0]).map_err(on_read)?;
+        let inbox = inbox::of_run(&self.connection, (org, run), RELATIVE_ROWS_MAX)?;
+        Ok(Relative { status: status.and_then(|status| RunStatus::parse(&status)), inbox })
     }
 
     fn setting(&self, name: &str) -> Result<Option<String>> {

@@ -3,7 +3,8 @@
 use super::sample::Sample;
 use crate::support::Place;
 use engine::verify::Code;
-use kernel::event::{Because, ConcurrencyGroup, Failure};
+use kernel::event::{Because, ConcurrencyGroup, Failure, Parent};
+use kernel::plan::Decision;
 use kernel::run::State;
 use kernel::{Event, Record, RunId, Timestamp, wire};
 use rusqlite::{Connection, Params};
@@ -256,6 +257,57 @@ pub const ALL: &[(Code, &str, Damage)] = &[
         "its run deleted",
         sql!("INSERT INTO inbox VALUES (1, zeroblob(16), x'01', 'input', x'', 0, NULL, NULL)"),
     ),
+    (Code::OpenWaitMissing, "lost", sql!("DELETE FROM open_waits")),
+    (Code::OpenWaitMissing, "name", sql!("UPDATE open_waits SET name = 'other' WHERE kind = 'signal'")),
+    (Code::OpenWaitStray, "over", sql!(completed, "INSERT INTO open_waits VALUES (1, 'approval', '', $1, 0, 9)")),
+    (Code::OpenWaitStray, "deadline", sql!("UPDATE open_waits SET deadline = deadline + 1")),
+    (Code::ChildMissing, "lost", sql!(child, "DELETE FROM runs WHERE id = $1")),
+    (Code::ChildEndLost, "no row for the parent", |p| {
+        p.append(p.s.child, vec![Event::RunCancelled { actor: "me".into(), reason: String::new() }]);
+        p.run("UPDATE runs SET status = 'cancelled' WHERE id = $1", [p.s.child.0]);
+    }),
+    (Code::ChildLeft, "no row for the child", |p| {
+        p.append(p.s.parent, vec![Event::RunCancelled { actor: "me".into(), reason: String::new() }]);
+    }),
+    (Code::ChildStray, "started twice", |p| {
+        p.edit(p.s.cancelled, 1, |record| {
+            if let Some(Event::Created { origin }) = record.events.first_mut() {
+                let (run, step) = (p.s.parent, 0);
+                origin.parent = Some(Box::new(Parent { run, step, attempt: 1, ..Default::default() }));
+            }
+        });
+    }),
+    (Code::EventOutOfPlace, "a signal read twice", |p| {
+        p.append(p.s.asking, vec![Event::SignalConsumed { step: 0, signal: 1 }]);
+    }),
+    (Code::Unfinished, "an early signal that its step has not read", |p| {
+        let is_end = |e: &Event| matches!(e, Event::Received { .. });
+        p.replace(p.s.asking, |e| matches!(e, Event::SignalConsumed { .. }), vec![]);
+        p.replace(p.s.asking, is_end, vec![]);
+    }),
+    (Code::EventOutOfPlace, "an iteration opened twice", |p| {
+        p.twice(p.s.parent, |e| matches!(e, Event::Opened { .. }));
+    }),
+    (Code::StartedTwice, "a first-join", |p| {
+        p.append(p.s.parent, vec![Event::Started { step: 2, attempt: 1, epoch: 1, seen: vec![] }]);
+    }),
+    (Code::StartedTwice, "a child", |p| p.twice(p.s.parent, |e| matches!(e, Event::ChildStarted { .. }))),
+    (Code::EventOutOfPlace, "the end of a child twice", |p| {
+        p.twice(p.s.parent, |e| matches!(e, Event::ChildEnded { status: Some(_), .. }));
+    }),
+    (Code::EventOutOfPlace, "an approval decided twice", |p| {
+        let decided = |decision, actor: &str| Event::ApprovalDecided {
+            step: 2,
+            decision,
+            actor: actor.into(),
+            comment: String::new(),
+        };
+        p.append(p.s.asking, vec![decided(Decision::Approved, "me"), decided(Decision::Denied, "you")]);
+    }),
+    (Code::TimerEarly, "an approval decided by its deadline", |p| {
+        let (decision, comment) = (Decision::Denied, String::new());
+        p.append(p.s.asking, vec![Event::ApprovalDecided { step: 2, decision, actor: String::new(), comment }]);
+    }),
     (Code::WaitStray, "step", sql!("UPDATE waits SET step = 1")),
     (Code::WaitStray, "kind", sql!("UPDATE waits SET kind = 'approval'")),
     (Code::PayloadMissing, "lost", sql!("DELETE FROM payloads")),

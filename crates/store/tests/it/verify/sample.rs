@@ -3,7 +3,9 @@
 use crate::support::Place;
 use bytes::Bytes;
 use engine::secret::Secret;
-use engine::services::{Heartbeat, HeartbeatReply, NewTask, ReportOutcome, Reported, TaskKey, TaskReport, WorkRequest};
+use engine::services::{
+    Heartbeat, HeartbeatReply, NewTask, ReportOutcome, Reported, SignalRequest, TaskKey, TaskReport, WorkRequest,
+};
 use engine::task_queue::ClaimedTask;
 use engine::{ClockMode, Engine, Idempotency, Options, StartRequest};
 use kernel::event::{Failure, LogLine};
@@ -38,6 +40,11 @@ pub struct Sample {
     pub offered: RunId,
     /// Its task is ready, and the run is evicted.
     pub evicted: RunId,
+    /// Waits for a signal, an approval and an operator; has a signal that no step has read.
+    pub asking: RunId,
+    /// A step of its loop waits for `child`, another is asleep, and one iteration has ended. A first-join has started.
+    pub parent: RunId,
+    pub child: RunId,
 }
 
 impl Sample {
@@ -190,6 +197,36 @@ async fn populate(engine: &Engine, silent: u16) -> Sample {
     };
     create(engine, ORG, "outside", send(json!({ "queue": "1h" }))).await;
     create(engine, ORG, "parked", send(json!({}))).await;
+    create(
+        engine,
+        ORG,
+        "asking",
+        json!({
+            "paid": { "wait_for_signal": { "name": "paid", "timeout": "3h" } },
+            "known": { "wait_for_signal": { "name": "known" } },
+            "review": { "approval": { "prompt": "Pay {{trigger.body.amount}}?", "items": "{{trigger.body.text}}" } },
+            "hold": { "pause": {} },
+        }),
+    )
+    .await;
+    create(
+        engine,
+        ORG,
+        "parent",
+        json!({
+            "fast": { "noop": {} },
+            "slow": { "sleep": "8h" },
+            "first": { "needs": { "any": ["fast", "slow"] }, "noop": {} },
+            "each": { "loop": { "items": [0, 1, 2], "concurrency": 2, "tasks": {
+                "skip": { "if": "index == 0", "noop": {} },
+                "call": { "if": "index == 1", "subworkflow": { "workflow": "long" } },
+                "nap": { "if": "index == 2", "sleep": "7h" },
+            } } },
+            "aside": { "subworkflow": { "workflow": "plain", "detached": true, "input": { "amount": 1 } } },
+            "failed": { "allow_failure": true, "subworkflow": { "workflow": "broken" } },
+        }),
+    )
+    .await;
     create(engine, OTHER, "plain", json!({ "a": { "noop": {} } })).await;
     let yearly = json!({ "trigger": "cron", "cron": "0 0 1 1 *", "tasks": { "a": { "noop": {} } }, "name": "yearly" });
     define(engine, ORG, yearly).await;
@@ -228,7 +265,47 @@ async fn populate(engine: &Engine, silent: u16) -> Sample {
     plain_tasks(engine).await;
     let offered = start(engine, ORG, "outside", &json!({ "n": 7 })).await;
     let evicted = start(engine, ORG, "parked", &json!({ "n": 7 })).await;
-    Sample { file: Vec::new(), completed, waiting, sleeping, woken, cancelled, running, erased, offered, evicted }
+    let asking = start(engine, ORG, "asking", &large).await;
+    for name in ["known", "unread"] {
+        let body = Bytes::from_static(b"1");
+        let signal = SignalRequest { name: name.into(), body, actor: "me".into(), key: Some(name.into()) };
+        assert_eq!(engine.runs.signal(ORG, asking, signal).await.unwrap().0, kernel::Answer::Applied);
+    }
+    let parent = start(engine, ORG, "parent", &large).await;
+    in_status(engine, parent, RunStatus::Waiting).await;
+    let child = child_of(engine, parent).await;
+    Sample {
+        file: Vec::new(),
+        completed,
+        waiting,
+        sleeping,
+        woken,
+        cancelled,
+        running,
+        erased,
+        offered,
+        evicted,
+        asking,
+        parent,
+        child,
+    }
+}
+
+/// Waits until the parent waits for one child and every other child has ended, and returns the one.
+async fn child_of(engine: &Engine, parent: RunId) -> RunId {
+    loop {
+        let history = engine.runs.history(ORG, parent).await.unwrap().unwrap();
+        let started = history.iter().filter_map(|stored| match &stored.event {
+            Event::ChildStarted { child, workflow, .. } => Some((*child, workflow.as_str())),
+            _ => None,
+        });
+        let started: Vec<_> = started.collect();
+        let ended = history.iter().filter(|stored| matches!(stored.event, Event::ChildEnded { .. })).count();
+        if started.len() == 3 && ended == 2 {
+            return started.iter().find(|(_, workflow)| *workflow == "long").unwrap().0;
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
 }
 
 /// Tasks in every state: done with progress, a log and a large result; failed for good; snoozed; waiting for the next
