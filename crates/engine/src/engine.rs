@@ -5,6 +5,7 @@
 //! read evicted runs and payloads.
 
 use crate::clock::ClockMode;
+use crate::driver;
 use crate::error::Error;
 use crate::execute::{Executors, HttpOptions, HttpQueue};
 use crate::mailbox::{Command, Dispatch, HoldRequest, Mailbox, WaitUrl};
@@ -231,7 +232,7 @@ impl Engine {
         self.core.health.is_draining.store(true, Ordering::Relaxed);
         self.core.inbox.send(Command::Drain);
         for (dispatch, result) in self.http_queue.close() {
-            self.core.inbox.send(engine_loop::finished(&dispatch, result));
+            self.core.inbox.send(driver::finished(&dispatch, result));
         }
         let give_up = Instant::now() + grace;
         while Instant::now() < give_up {
@@ -279,7 +280,7 @@ fn executors(core: &Arc<Core>, http: HttpOptions, http_queue: Arc<HttpQueue>) ->
     let sink = Arc::new(move |dispatch: &Dispatch, result| {
         if let Some(core) = report_to.upgrade() {
             core.metrics.steps_finished_total.add(1);
-            core.inbox.send(engine_loop::finished(dispatch, result));
+            core.inbox.send(driver::finished(dispatch, result));
         }
     });
     let runtime = tokio::runtime::Handle::current();

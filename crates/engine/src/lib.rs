@@ -2,12 +2,13 @@
 //! Loops, clocks, sockets and spawned tasks live here and in no crate below.
 //!
 //! Read in this order: [`mailbox`] (the state machine that owns runs in memory) with its [`task_queue`] and
-//! [`concurrency_groups`], [`services`] (the loop around it, and what the server calls), then [`clock`],
+//! [`concurrency_groups`], [`driver`] (what happens around its turns), [`services`] (the loop that drives it, and what the server calls), then [`clock`],
 //! [`secret`], [`execute`] and [`triggers`].
 
 pub mod child_rows;
 pub mod clock;
 pub mod concurrency_groups;
+pub mod driver;
 pub mod engine;
 pub mod error;
 pub mod execute;

@@ -22,7 +22,7 @@ mod shared_runs;
 mod snapshots;
 mod task_work;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod turn;
 
 use crate::concurrency_groups::ConcurrencyGroups;

@@ -10,7 +10,7 @@ use kernel::{Payload, WorkflowId};
 use std::num::NonZeroU32;
 use store::{ConcurrencyGroupRow, ConsumedRow, RunInsert, TypeRow};
 
-fn start(run: RunId) -> Box<StartRun> {
+pub(crate) fn start(run: RunId) -> Box<StartRun> {
     start_of(run, r#"{"name": "one", "tasks": {"a": {"noop": {}}}}"#)
 }
 

@@ -1,10 +1,11 @@
 //! The engine loop: take the inbox, advance the runs, commit the batch, release what the commit allows, and repeat.
 //!
 //! ```text
-//!   inbox ──take──▶ Mailbox::turn ──▶ batch ──▶ commit ──▶ Mailbox::settle ──▶ replies, executors, cluster events
+//!   inbox ──take──▶ Driver::decide ──▶ batch ──▶ commit ──▶ Driver::settle ──▶ replies, executors, cluster events
 //! ```
 //!
-//! One thread owns the mailbox, so there are no locks around runs. The inbox is swapped out whole, so a busy loop takes
+//! The [`driver`](crate::driver) says what comes next; this module has the threads, the clock and the store. One thread
+//! owns the driver and its mailbox, so there are no locks around runs. The inbox is swapped out whole, so a busy loop takes
 //! one lock a round. The thread commits small batches itself; a large one goes to the writer thread, and the loop
 //! decides the next batch meanwhile (ADR 0024).
 
@@ -17,20 +18,20 @@ use super::reply_channel::ReplyChannel;
 use super::run_queries::load_all;
 use super::subscriptions::Subscribers;
 use super::workflows::Workflows;
+use crate::driver::{self, Afterwards, CommitResult, Driver, QueueRead, RETRY_PAUSE, Reads, SettledCounts, Shell};
 use crate::error::Error;
 use crate::execute::{Executors, HttpQueue};
-use crate::mailbox::{Command, Dispatch, LoadFailure, Mailbox, Reply, Resumed, Turn};
+use crate::mailbox::{Command, DeferredInput, Dispatch, LoadFailure, Mailbox, Reply};
 use crate::nodes::Nodes;
 use crate::task_queue;
 use kernel::advance::TaskResult;
-use kernel::event::Failure;
-use kernel::{Input, OrgId, RunId, Timestamp};
+use kernel::{OrgId, RunId, Timestamp};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 use store::crash::{self, Point};
-use store::{Batch, ClusterEvent, QueueKey, QueuePosition};
+use store::{Batch, ClusterEvent, ConsumedRow, InboxKey, InboxRow};
 use tokio::sync::oneshot;
 
 /// How often an idle loop wakes up.
@@ -39,8 +40,6 @@ const IDLE: Duration = Duration::from_millis(1_000);
 const WATCHERS_SWEPT_EVERY: Duration = Duration::from_secs(5);
 /// Runs loaded before they are sent to the mailbox.
 const LOADS_PAGE: usize = 64;
-/// Pause before a refused commit is tried again.
-const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
 /// A batch with this many runs goes to the writer thread, and the loop decides the next batch meanwhile. With fewer
 /// runs, two small batches would cost more than one.
@@ -186,32 +185,11 @@ pub struct LoopServices {
     pub http_queue: Arc<HttpQueue>,
 }
 
-/// An executor's result as a command.
-pub fn finished(dispatch: &Dispatch, result: TaskResult) -> Command<ReplyChannel> {
-    let input = Input::Finished { step: dispatch.step, fence: dispatch.fence, result, digest: 0 };
-    Command::Give { org: dispatch.org, run: dispatch.run, input, reply_to: None }
-}
-
-/// Returns a task whose worker hung up before it got the lease.
-fn undelivered(task: &task_queue::ClaimedTask, now: Timestamp) -> Command<ReplyChannel> {
-    let failure = Failure::new("not_delivered", "the worker hung up before it got the task");
-    let result = TaskResult::Blocked { until: now, failure };
-    let input = Input::Finished { step: task.step, fence: task.fence, result, digest: 1 };
-    Command::Give { org: task.org, run: task.run, input, reply_to: None }
-}
-
 /// Runs and payloads that a turn needs from the store. One message for all of them: a reader woken by the first of a
 /// thousand runs would load that one alone.
 struct LoadRequests {
     runs: Vec<(OrgId, RunId)>,
     payloads: Vec<(OrgId, RunId, Vec<u32>)>,
-}
-
-/// A read that the task queue asked for.
-enum QueueRead {
-    Refill(QueueKey, Option<QueuePosition>),
-    Keys(OrgId, String, Option<String>),
-    LimitSlots(OrgId, String),
 }
 
 /// Starts the loop and its readers: one thread for runs and payloads, one for key queues, so that a claim does not
@@ -222,7 +200,7 @@ pub fn spawn(services: LoopServices, mailbox: Mailbox<ReplyChannel>, executors: 
     let writer = WriterThread::start(&services.core);
     let watchers_swept = Instant::now();
     let engine_loop = EngineLoop {
-        mailbox,
+        driver: Driver::new(mailbox, services.core.store.reads_are_durable()),
         executors,
         load_requests,
         queue_reads,
@@ -267,9 +245,9 @@ impl Drop for CloseOnExit {
     }
 }
 
-/// The mailbox, and what commits and carries out its decisions.
+/// The driver, and the threads that read and write for it.
 pub struct EngineLoop {
-    mailbox: Mailbox<ReplyChannel>,
+    driver: Driver<ReplyChannel>,
     executors: Executors,
     load_requests: mpsc::Sender<LoadRequests>,
     /// Reads for the task queue, those of one turn in one message.
@@ -291,8 +269,6 @@ struct WriterThread {
     finished: Option<(Batch, CommitResult)>,
 }
 
-type CommitResult = store::Result<Vec<store::WriteVerdict>>;
-
 impl WriterThread {
     fn start(core: &Arc<Core>) -> WriterThread {
         let (batches, todo) = mpsc::channel::<Batch>();
@@ -310,18 +286,12 @@ impl WriterThread {
         WriterThread { batches, outcomes, finished: None }
     }
 
-    /// Starts writing a batch if that pays: the batch is large, and the next inputs come from outside. Steps that this
-    /// process executes are better decided together, after the commit.
-    fn begin(&self, turn: &mut Turn<ReplyChannel>) -> bool {
-        if turn.batch.runs.len() < LARGE || turn.starts_local_steps() {
-            return false;
+    /// Starts writing a batch; if the thread is gone, writes it here.
+    fn begin(&mut self, batch: Batch, core: &Core) {
+        if let Err(mpsc::SendError(batch)) = self.batches.send(batch) {
+            let outcome = commit(core, &batch);
+            self.finished = Some((batch, outcome));
         }
-        let sent = self.batches.send(std::mem::take(&mut turn.batch));
-        if let Err(mpsc::SendError(batch)) = sent {
-            turn.batch = batch;
-            return false;
-        }
-        true
     }
 
     /// Is the batch written, or has the thread ended?
@@ -335,13 +305,11 @@ impl WriterThread {
     }
 
     /// Waits for the batch that was begun.
-    fn finish(&mut self, turn: &mut Turn<ReplyChannel>) -> CommitResult {
+    fn finish(&mut self) -> (Batch, CommitResult) {
         let finished = self.finished.take().or_else(|| self.outcomes.recv().ok());
         // The outcome is unknown, so the engine stops.
         let gone = || (Batch::default(), Err(store::Error::Refused("a bug stopped the writer thread".into())));
-        let (batch, outcome) = finished.unwrap_or_else(gone);
-        turn.batch = batch;
-        outcome
+        finished.unwrap_or_else(gone)
     }
 }
 
@@ -349,6 +317,84 @@ impl WriterThread {
 fn commit(core: &Core, batch: &Batch) -> CommitResult {
     core.metrics.turns_total.add(1);
     wait_for(core.store.commit(batch))
+}
+
+/// Carries out what the driver asks for.
+struct LoopShell<'a> {
+    services: &'a LoopServices,
+    executors: &'a mut Executors,
+}
+
+impl Shell<ReplyChannel> for LoopShell<'_> {
+    fn batch_written(&mut self, batch: &Batch, result: &CommitResult) {
+        let LoopServices { core, subscribers, .. } = self.services;
+        core.health.is_refused.store(result.is_err(), Ordering::Relaxed);
+        let Ok(verdicts) = result else { return };
+        crash::point(Point::BeforeSettle);
+        let conflicts = verdicts.iter().filter(|v| **v == store::WriteVerdict::Conflict);
+        core.metrics.conflicts_total.add(conflicts.count() as u64);
+        subscribers.announce(batch, verdicts);
+    }
+
+    fn reply(&mut self, reply_to: ReplyChannel, reply: Reply) -> Result<(), Reply> {
+        reply_to.send(reply)
+    }
+
+    fn abort(&mut self, run: RunId, fence: u64) {
+        self.executors.abort(run, fence);
+    }
+
+    fn broadcast(&mut self, event: ClusterEvent) {
+        self.services.core.store.broadcast(event);
+    }
+
+    fn notify(&mut self, org: OrgId, run: RunId, number: u32) {
+        self.services.outbox.put((org, run, number));
+    }
+
+    fn defer(&mut self, inputs: Vec<DeferredInput<ReplyChannel>>) {
+        self.services.deferrals.write(inputs);
+    }
+
+    fn answer_inbox(&mut self, answers: Vec<ConsumedRow>) {
+        self.services.deferrals.answer(answers);
+    }
+
+    fn start_children(&mut self, rows: Vec<InboxRow>) {
+        crash::point(Point::BeforeChild);
+        rows.into_iter().for_each(|row| self.ask_for_child(children::Request::Start(row)));
+    }
+
+    fn close_children(&mut self, keys: Vec<InboxKey>) {
+        keys.into_iter().for_each(|key| self.ask_for_child(children::Request::Close(key)));
+    }
+
+    fn read_inbox(&mut self) {
+        self.services.cluster.inbox_written.notify_one();
+    }
+
+    fn execute(&mut self, dispatch: Dispatch) -> Option<(Dispatch, TaskResult)> {
+        crash::point(Point::BeforeDispatch);
+        let finished = self.executors.execute(dispatch)?;
+        self.services.core.metrics.steps_finished_total.add(1);
+        Some(finished)
+    }
+
+    fn count(&mut self, counts: &SettledCounts) {
+        let metrics = &self.services.core.metrics;
+        metrics.runs_started_total.add(counts.started);
+        metrics.runs_ended_total.add(counts.ended);
+        metrics.steps_started_total.add(counts.steps);
+        metrics.tasks_leased_total.add(counts.leased);
+    }
+}
+
+impl LoopShell<'_> {
+    fn ask_for_child(&self, request: children::Request) {
+        if !self.services.children.put(request) {
+            self.services.cluster.children_wanted.notify_one();
+        }
+    }
 }
 
 impl EngineLoop {
@@ -374,169 +420,88 @@ impl EngineLoop {
     }
 
     /// Takes the inbox, advances, commits and releases. While the writer thread commits a large batch, the loop decides
-    /// the next one from the commands that arrive meanwhile. The two batches have no run in common: a run whose record
-    /// is being written does not advance until that record is settled.
+    /// the next one from the commands that arrive meanwhile.
     fn round(&mut self, services: &LoopServices) {
-        let mut turn = Turn::default();
-        self.decide(services, &mut turn);
-        let mut written = None;
-        // After a failed batch the next one is not tried: the state of the store it would meet is unknown.
-        let mut is_refused = false;
-        // Controls are handled when no batch is being written, so a control ends the series.
-        let is_free = |this: &Self| this.controls.is_empty();
-        while !is_refused && (written.is_some() || is_free(self) && self.writer.begin(&mut turn)) {
-            let mut before = written.take().unwrap_or_else(|| std::mem::take(&mut turn));
-            while !self.writer.has_finished() && turn.batch.runs.len() < DECIDED_MAX {
+        self.decide(services);
+        let mut is_writing = self.begin_large(services);
+        while is_writing {
+            while !self.writer.has_finished() && self.driver.decided() < DECIDED_MAX {
                 services.core.inbox.gather(GATHERING);
                 if services.core.inbox.backlog() > 0 {
-                    self.decide(services, &mut turn);
+                    self.decide(services);
                 }
             }
-            let result = self.writer.finish(&mut before);
-            let is_written = result.is_ok();
+            let (batch, result) = self.writer.finish();
+            self.driver.written(batch, result);
             // Start the next batch before the callers of this one are answered.
-            if is_written && is_free(self) && self.writer.begin(&mut turn) {
-                written = Some(std::mem::take(&mut turn));
-            }
-            self.release(services, before, result);
-            is_refused = !is_written;
+            is_writing = self.begin_large(services);
+            self.settle(services);
         }
-        let result = match turn.batch.runs.is_empty() {
-            true => Ok(Vec::new()),
-            false if is_refused => Err(store::Error::Unavailable("the batch before it could not be written".into())),
-            false => commit(&services.core, &turn.batch),
-        };
-        self.release(services, turn, result);
+        if let Some(batch) = self.driver.begin() {
+            let result = commit(&services.core, &batch);
+            self.driver.written(batch, result);
+        }
+        self.settle(services);
         self.handle_controls(services);
     }
 
+    /// Gives a batch to the writer thread if that pays: the batch is large, and the next inputs come from outside.
+    /// Steps that this process executes are better decided together, after the commit. Controls are handled when no
+    /// batch is being written, so a control ends the series.
+    fn begin_large(&mut self, services: &LoopServices) -> bool {
+        if !self.controls.is_empty() || self.driver.decided() < LARGE || self.driver.starts_local_steps() {
+            return false;
+        }
+        let batch = self.driver.begin();
+        let has_begun = batch.is_some();
+        batch.into_iter().for_each(|batch| self.writer.begin(batch, &services.core));
+        has_begun
+    }
+
     /// Takes the inbox, advances the runs, and sends the reads they need to the reader threads.
-    fn decide(&mut self, services: &LoopServices, turn: &mut Turn<ReplyChannel>) {
-        let EngineLoop { mailbox, load_requests, queue_reads, .. } = self;
+    fn decide(&mut self, services: &LoopServices) {
+        let EngineLoop { driver, load_requests, queue_reads, .. } = self;
         if self.watchers_swept.elapsed() > WATCHERS_SWEPT_EVERY {
             self.watchers_swept = Instant::now();
-            mailbox.retain_watchers(|reply_to| !reply_to.is_closed());
+            driver.retain_watchers(|reply_to| !reply_to.is_closed());
         }
         let (commands, controls) = services.core.inbox.take();
         self.controls.extend(controls);
-        mailbox.tick(services.core.clock.now());
-        for command in commands {
-            mailbox.accept(command);
-        }
-        mailbox.turn(services.core.clock.now(), turn);
-        if !turn.loads.is_empty() || !turn.fetches.is_empty() {
-            let (runs, payloads) = (std::mem::take(&mut turn.loads), std::mem::take(&mut turn.fetches));
+        let Reads { runs, payloads, queues } = driver.decide(commands, services.core.clock.now());
+        if !runs.is_empty() || !payloads.is_empty() {
             let _ = load_requests.send(LoadRequests { runs, payloads });
         }
-        let refills = turn.refills.drain(..).map(|(queue, after)| QueueRead::Refill(queue, after));
-        let keys = turn.key_reads.drain(..).map(|(org, name, after)| QueueRead::Keys(org, name, after));
-        let limit_slots = turn.slot_reads.drain(..).map(|(org, name)| QueueRead::LimitSlots(org, name));
-        let all: Vec<QueueRead> = refills.chain(keys).chain(limit_slots).collect();
-        if !all.is_empty() {
-            let _ = queue_reads.send(all);
+        if !queues.is_empty() {
+            let _ = queue_reads.send(queues);
         }
     }
 
-    /// Settles a commit: carries out the effects of what is durable now, and rolls back what is not.
-    fn release(&mut self, services: &LoopServices, turn: Turn<ReplyChannel>, result: CommitResult) {
-        let EngineLoop { mailbox, executors, .. } = self;
-        if matches!(&result, Ok(verdicts) if !verdicts.is_empty()) {
-            crash::point(Point::BeforeSettle);
-        }
-        let trouble = result.as_ref().err().cloned();
-        if !turn.batch.runs.is_empty() {
-            services.core.health.is_refused.store(trouble.is_some(), Ordering::Relaxed);
-        }
-        if let Ok(verdicts) = &result {
-            services
-                .core
-                .metrics
-                .conflicts_total
-                .add(verdicts.iter().filter(|v| **v == store::WriteVerdict::Conflict).count() as u64);
-            services.subscribers.announce(&turn.batch, verdicts);
-        }
-        let released = mailbox.settle(turn, result);
-        for (reply_to, reply) in released.replies {
-            // The caller may have hung up. That matters only for a claim, whose leases go back to the queue.
-            if let Err(Reply::Claimed(claimed)) = reply_to.send(reply) {
-                let now = services.core.clock.now();
-                claimed.tasks.into_iter().for_each(|task| mailbox.accept(undelivered(&task, now)));
-            }
-        }
-        if !released.dispatch.is_empty() {
-            crash::point(Point::BeforeDispatch);
-        }
-        for (run, fence) in released.aborts {
-            executors.abort(run, fence);
-        }
-        for queue in released.posted {
-            services.core.store.broadcast(ClusterEvent::TaskReady(queue));
-        }
-        for notification in released.notifications {
-            services.outbox.put(notification);
-        }
-        for (org, run) in released.moved {
-            services.core.store.broadcast(store::ClusterEvent::RunAdvanced(org, run));
-        }
-        if !released.deferred.is_empty() {
-            services.deferrals.write(released.deferred);
-        }
-        if !released.inbox_answers.is_empty() {
-            services.deferrals.answer(released.inbox_answers);
-        }
-        if !released.children.is_empty() {
-            crash::point(Point::BeforeChild);
-        }
-        let starts = released.children.into_iter().map(children::Request::Start);
-        let closings = released.closed_children.into_iter().map(children::Request::Close);
-        for request in starts.chain(closings) {
-            if !services.children.put(request) {
-                services.cluster.children_wanted.notify_one();
-            }
-        }
-        if released.informs_other_nodes {
-            services.core.store.broadcast(ClusterEvent::InboxWritten);
-        }
-        if released.reads_inbox {
-            services.cluster.inbox_written.notify_one();
-        }
-        if released.touches_remote_group {
-            services.core.store.broadcast(store::ClusterEvent::GroupsChanged);
-        }
-        for dispatch in released.dispatch {
-            if let Some((dispatch, result)) = executors.execute(dispatch) {
-                services.core.metrics.steps_finished_total.add(1);
-                mailbox.accept(finished(&dispatch, result));
-            }
-        }
-        let metrics = &services.core.metrics;
-        metrics.runs_started_total.add(released.started);
-        metrics.runs_ended_total.add(released.ended);
-        metrics.steps_started_total.add(released.steps);
-        metrics.runs_in_memory.set(mailbox.resident() as u64);
-        metrics.runs_busy.set(mailbox.busy() as u64);
-        metrics.tasks_leased_total.add(released.leased);
-        metrics.http_steps_queued.set(services.http_queue.waiting() as u64);
-        metrics.attempts_executing.set(mailbox.executing() as u64);
-        if let Some(error) = trouble {
-            metrics.store_errors_total.add(1);
+    /// Settles what was written: carries out the effects of what is durable now, and rolls back what is not.
+    fn settle(&mut self, services: &LoopServices) {
+        let EngineLoop { driver, executors, .. } = self;
+        let mut shell = LoopShell { services, executors };
+        while let Some(next) = driver.settle(services.core.clock.now(), &mut shell) {
+            let error = match &next {
+                Afterwards::Continue => continue,
+                Afterwards::Pause(error) | Afterwards::Fenced(error) | Afterwards::Stop(error) => error,
+            };
+            services.core.metrics.store_errors_total.add(1);
             tracing::error!(%error, "a commit failed");
-            match error {
-                store::Error::Unavailable(_) => self.paused_until = Some(Instant::now() + RETRY_PAUSE),
-                // The runs of the batch are read again before they advance.
-                store::Error::Unknown(_) if services.core.store.reads_are_durable() => {
-                    self.paused_until = Some(Instant::now() + RETRY_PAUSE);
-                }
-                store::Error::Fenced => {
-                    self.paused_until = Some(Instant::now() + RETRY_PAUSE);
-                    services.cluster.renewal.notify_one();
-                }
-                fatal => {
+            self.paused_until = Some(Instant::now() + Duration::from_micros(RETRY_PAUSE.0));
+            match next {
+                Afterwards::Stop(fatal) => {
                     self.is_over = true;
                     services.core.health.give_up(fatal.to_string());
                 }
+                Afterwards::Fenced(_) => services.cluster.renewal.notify_one(),
+                Afterwards::Pause(_) | Afterwards::Continue => {}
             }
         }
+        let (metrics, mailbox) = (&services.core.metrics, driver.mailbox());
+        metrics.runs_in_memory.set(mailbox.resident() as u64);
+        metrics.runs_busy.set(mailbox.busy() as u64);
+        metrics.http_steps_queued.set(services.http_queue.waiting() as u64);
+        metrics.attempts_executing.set(mailbox.executing() as u64);
     }
 
     fn handle_controls(&mut self, services: &LoopServices) {
@@ -552,7 +517,7 @@ impl EngineLoop {
     }
 
     fn probe(&self, services: &LoopServices) -> Probe {
-        let (mailbox, metrics) = (&self.mailbox, &services.core.metrics);
+        let (mailbox, metrics) = (self.driver.mailbox(), &services.core.metrics);
         let (ready, leased, unserved) = mailbox.tasks();
         metrics.tasks_ready.set(ready);
         metrics.tasks_leased.set(leased as u64);
@@ -567,7 +532,7 @@ impl EngineLoop {
 
     /// Other nodes own this node's runs now: it continues as a node that has just joined.
     fn restart(&mut self, nodes: Nodes) {
-        let (replies, attempts) = self.mailbox.abandon(nodes);
+        let (replies, attempts) = self.driver.abandon(nodes);
         replies.into_iter().for_each(|(reply_to, reply)| drop(reply_to.send(reply)));
         attempts.into_iter().for_each(|(run, fence)| self.executors.abort(run, fence));
         self.paused_until = None;
@@ -583,11 +548,8 @@ impl EngineLoop {
         if let Some(until) = self.paused_until {
             return until.saturating_duration_since(Instant::now());
         }
-        if self.mailbox.has_work() {
-            return Duration::ZERO;
-        }
         let now = services.core.clock.now();
-        self.mailbox.next_due().map_or(IDLE, |at| Duration::from_micros(at.since(now).0).min(IDLE))
+        self.driver.wake_at(now).map_or(IDLE, |at| Duration::from_micros(at.since(now).0).min(IDLE))
     }
 }
 
@@ -610,34 +572,19 @@ fn load_runs(LoopServices { core, workflows, .. }: &LoopServices, todo: &mpsc::R
             core.metrics.runs_loaded_total.add(runs.len() as u64);
             let loaded = wait_for(load_all(workflows, runs));
             crash::point(Point::RunLoaded);
-            let to_command = |(&(_, run), result): (&(OrgId, RunId), Result<Option<Resumed>, LoadFailure>)| {
-                Command::Loaded { run, result: result.map(|found| found.map(Box::new)) }
-            };
-            if !core.inbox.send_all(runs.iter().zip(loaded).map(to_command).collect()) {
+            let commands = runs.iter().zip(loaded).map(|((_, run), result)| driver::loaded(*run, result));
+            if !core.inbox.send_all(commands.collect()) {
                 return;
             }
         }
     }
 }
 
-/// Reads key queues and limit slots for the task queue. The results of one request arrive together: a worker that
-/// claims several types must not get a task of the queue that was read first when another queue's task goes before it.
+/// Reads key queues and limit slots for the task queue. The results of one request arrive together, see
+/// [`Reads::queues`].
 fn read_queues(core: &Core, todo: &mpsc::Receiver<Vec<QueueRead>>) {
     for queue_reads in todo {
-        let read = |queue_read: QueueRead| match queue_read {
-            QueueRead::Refill(queue, after) => {
-                let rows = wait_for(core.store.ready_tasks(&queue, after, task_queue::PAGE)).ok();
-                Command::Refilled { queue, rows }
-            }
-            QueueRead::Keys(org, name, after) => {
-                let keys = wait_for(core.store.ready_keys(org, &name, after.as_deref(), task_queue::PAGE)).ok();
-                Command::KeysRead { org, name, keys }
-            }
-            QueueRead::LimitSlots(org, name) => {
-                let rows = wait_for(core.store.limit_slots(org, &name)).ok();
-                Command::LimitSlots { org, name, rows }
-            }
-        };
+        let read = |queue_read: QueueRead| wait_for(queue_read.carry_out(&*core.store, task_queue::PAGE));
         if !core.inbox.send_all(queue_reads.into_iter().map(read).collect()) {
             return;
         }

@@ -13,6 +13,7 @@ use kernel::{Answer, Input, OrgId, Payload, RunId, RunStatus, Timestamp};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 /// A signal for one run.
 pub struct SignalRequest {
@@ -133,7 +134,7 @@ impl Runs {
         let mut page = OpenApprovals { approvals: Vec::new(), unreadable: Vec::new(), next };
         let mut readings: BTreeMap<RunId, Option<Reading>> = BTreeMap::new();
         for row in rows {
-            if !readings.contains_key(&row.run) {
+            if let Entry::Vacant(entry) = readings.entry(row.run) {
                 let read = match self.read(org, row.run).await {
                     Err(error) if error.is_unreadable_run() => {
                         page.unreadable.push(UnreadableRun { run: row.run, error });
@@ -141,7 +142,7 @@ impl Runs {
                     }
                     read => read?,
                 };
-                readings.insert(row.run, read);
+                entry.insert(read);
             }
             let reading = readings.get(&row.run).and_then(Option::as_ref);
             page.approvals.extend(reading.and_then(|reading| open_approval(reading, row.step)));

@@ -473,6 +473,10 @@ impl TrackedRun {
             Event::Failed { .. } | Event::Retrying { .. } => return Ok(()),
             _ => &[],
         };
+        // The engine itself hands back what no worker got.
+        if matches!(event, Event::Retrying { failure, .. } if failure.code == "not_delivered") {
+            return Ok(());
+        }
         let bytes = match message_body {
             Some(Payload { stored: Some(number), .. }) => {
                 stored.payloads.get(number).ok_or("a payload is not stored with its event")?

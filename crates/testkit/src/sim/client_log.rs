@@ -197,6 +197,10 @@ impl ClientLog {
                 require(is_correct, || format!("the reply says that {run} sends notification {number} of {of}"))?;
                 RequestState::Refused
             }
+            // It was deleted while this process read it.
+            (request, Reply::LoadFailure(LoadFailure::Damaged(_))) if stored.is_erased(request.run()) => {
+                RequestState::Refused
+            }
             (ClientRequest::Claim { .. }, Reply::Claimed(_)) | (ClientRequest::Heartbeat { .. }, Reply::Lease(_)) => {
                 RequestState::Done(Answer::Applied)
             }

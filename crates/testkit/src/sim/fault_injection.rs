@@ -6,7 +6,7 @@
 //! and the engine recovers its runs when it starts.
 
 use super::clock::{EngineClock, WallClock};
-use super::process::{Process, ProcessEvent};
+use super::process::{Process, ProcessEvent, new_driver};
 use super::violation::CheckResult;
 use super::world::{SimEvent, World, ready};
 use engine::mailbox::Command;
@@ -194,7 +194,8 @@ impl World {
         let paused = ready(self.store.workflow_pauses()).expect("the memory store answers");
         let paused: Vec<WorkflowId> = paused.into_iter().map(|pause| pause.workflow).collect();
         let grouped_runs = ready(self.store.grouped_runs()).expect("the memory store answers");
-        let mut started = Process::new(host, epoch, clock, high_water, self.workers.sizes);
+        let driver = new_driver(epoch, self.workers.sizes, !self.faults.stops_on_unknown);
+        let mut started = Process::new(host, epoch, clock, high_water, Some(driver));
         (started.up_since, started.paused) = (self.now, paused.iter().copied().collect());
         self.processes.push(started);
         let workflows = self.definitions.iter().map(|d| d.version.workflow).filter(|w| !paused.contains(w));

@@ -17,7 +17,7 @@ use super::violation::CheckResult;
 use super::world::{SimEvent, World, ready};
 use engine::Reply;
 use engine::child_rows::{self, ChildRequest, Closing};
-use engine::mailbox::{Command, DeferredInput, InboxInput, Released};
+use engine::mailbox::{Command, DeferredInput, InboxInput};
 use kernel::event::TriggerKind;
 use kernel::inbox::InboxKind;
 use kernel::{InboxId, OrgId, RunId, Span, Timestamp};
@@ -60,7 +60,7 @@ impl World {
         self.push(after, SimEvent::Process(process, ProcessEvent::Inbox(event)));
     }
 
-    fn push_inbox_soon(&mut self, process: usize, event: InboxEvent) {
+    pub fn push_inbox_soon(&mut self, process: usize, event: InboxEvent) {
         self.push_soon(process, ProcessEvent::Inbox(event));
     }
 
@@ -71,27 +71,6 @@ impl World {
         }
         if let Some(every) = self.faults.retention {
             self.push_inbox(process, every, InboxEvent::DeleteEnded);
-        }
-    }
-
-    /// Hands over what a commit released.
-    pub fn release_rows(&mut self, process: usize, released: &mut Released<Ticket>) {
-        for row in std::mem::take(&mut released.children) {
-            self.push_inbox_soon(process, InboxEvent::StartChild(row));
-        }
-        for key in std::mem::take(&mut released.closed_children) {
-            self.push_inbox_soon(process, InboxEvent::CloseChild(key));
-        }
-        if released.reads_inbox {
-            self.push_inbox_soon(process, InboxEvent::Read);
-        }
-        let (answers, deferred) = (std::mem::take(&mut released.inbox_answers), std::mem::take(&mut released.deferred));
-        if !answers.is_empty() {
-            self.push_inbox_soon(process, InboxEvent::Answer(answers));
-        }
-        if !deferred.is_empty() {
-            self.trace.mark("an input was written to the inbox", true);
-            self.push_inbox_soon(process, InboxEvent::Write(deferred));
         }
     }
 

@@ -3,20 +3,20 @@
 //! ```text
 //!   seed ─▶ random streams ─▶ workflows, clients, faults     one heap of (time, tie-break) ─▶ next event
 //!                                                               │
-//!   clients ──request──▶ processes (a real Mailbox each) ──commit──▶ one MemoryStore
+//!   clients ──request──▶ processes (a real Driver each) ──commit──▶ one MemoryStore
 //!      ▲  replies            │ dispatch ▲ results                     │ after every commit
 //!      └─ client log         └▶ upstreams                             └▶ checker, models
 //! ```
 //!
-//! The kernel, the mailbox and the store are the real ones. The simulator replaces everything around them:
-//! the engine loop, executors, workers, clients, crashes, clocks that disagree, and a store that fails on
+//! The kernel, the mailbox, its driver and the store are the real ones. The simulator replaces everything around them:
+//! threads, executors, workers, clients, crashes, clocks that disagree, and a store that fails on
 //! purpose. It does not simulate HTTP or SQLite.
 //!
 //! A simulation has two phases. In the safety phase anything may fail, and the checker verifies that no
 //! invariant breaks. In the liveness phase faults have stopped, and every run must end. Invariant: every
 //! decision is drawn from the seed, so the seed alone reproduces a failure.
 //!
-//! Read in this order: [`world`] (virtual time and the event heap), [`process`] (the engine loop),
+//! Read in this order: [`world`] (virtual time and the event heap), [`process`] (what drives a mailbox),
 //! [`inbox`], [`fault_injection`] (crashes and pauses), [`clock`], [`faulty_store`], [`client`], [`workers`]; then what
 //! is checked: [`checker`], [`run_model`], [`oracle`], [`concurrency_model`], [`lease_model`],
 //! [`notification_model`], [`client_log`]; then [`shrink`], which reduces a failing simulation.

@@ -1,25 +1,24 @@
-//! One server process: the engine loop, split into events so that any other event can happen between two of
-//! them.
+//! One server process: the engine's own driver, called by events so that any other event can happen between two of its
+//! steps.
 //!
 //! ```text
 //!   Turn ──▶ Commit ──▶ Settle ──▶ Turn …       Read ─▶ CommandArrived       PollTimers ─▶ PollTimers …
 //!        └──▶ DecideAhead ─▶ Commit ──▶ Settle …
 //! ```
 //!
-//! Invariant: it does exactly what `engine::drive` does. It has one commit in flight at a time. It decides
-//! the next batch meanwhile, and may begin to write it before the previous batch is settled. It releases
-//! replies and work only after their commit. It reads timers up to the horizon. It takes the time from its
-//! own [`EngineClock`] and from nowhere else.
+//! The [`Driver`] decides what is written and what leaves, and when. This module has what the engine loop has around
+//! it: the commits, the reads, the timers, and an [`EngineClock`] from which all time comes.
 
 use super::client_log::{ClientRequest, Ticket};
 use super::clock::EngineClock;
 use super::concurrency_model::BatchWriter;
 use super::inbox::InboxEvent;
 use super::upstream;
-use super::violation::{CheckResult, Violation, ViolationKind};
+use super::violation::{CheckResult, ViolationKind};
 use super::world::{SimEvent, World, ready};
 use engine::clock::Correction;
-use engine::mailbox::{Command, Dispatch, Mailbox, Released, Turn};
+use engine::driver::{self, Afterwards, CommitResult, Driver, QueueRead, RETRY_PAUSE, Reads, Shell};
+use engine::mailbox::{Command, DeferredInput, Dispatch, Mailbox};
 use engine::task_queue::Sizes;
 use engine::{Reply, TIMER_READ_AHEAD};
 use kernel::advance::TaskResult;
@@ -27,11 +26,10 @@ use kernel::{Input, OrgId, RunId, Span, Timestamp, WorkflowId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use store::prelude::*;
-use store::{QueueKey, QueuePosition, WriteVerdict};
+use store::{Batch, ClusterEvent, ConsumedRow, InboxKey, InboxRow, WriteVerdict};
 
-/// As in the engine: how often timers are read, and the pause after a refused commit.
+/// As in the engine: how often timers are read.
 const POLL: Span = Span::from_millis(1_000);
-const RETRY_PAUSE: Span = Span::from_millis(200);
 /// The poll interval when no timer is near. It keeps simulations short.
 const POLL_IDLE: Span = Span::from_secs(30);
 const TIMERS_PAGE: usize = 10_000;
@@ -47,11 +45,8 @@ pub enum ProcessEvent {
         run: RunId,
         payloads: Option<Vec<u32>>,
     },
-    /// Reads the next page of a key queue.
-    Refill {
-        queue: QueueKey,
-        after: Option<QueuePosition>,
-    },
+    /// Carries out the reads for the task queue of one turn.
+    ReadQueues(Vec<QueueRead>),
     CommandArrived(Command<Ticket>),
     /// An executor reports a result.
     ExecutorReport {
@@ -80,12 +75,14 @@ pub struct Process {
     /// The latest engine time it saw, initially the time of the newest record (I39).
     latest_time: Timestamp,
     state: State,
-    mailbox: Mailbox<Ticket>,
+    /// `None` while it settles a batch.
+    driver: Option<Box<Driver<Ticket>>>,
     /// Commands that arrived since the last turn.
     inbox: Vec<Command<Ticket>>,
-    in_flight: Option<PendingTurn>,
-    /// The turn that was decided while another is in flight. It is written next.
-    decided_ahead: Option<PendingTurn>,
+    /// The batch that was begun and is not settled.
+    in_flight: Option<PendingBatch>,
+    /// What is known about the batch that is begun next.
+    decided: Decided,
     /// When the next turn is due. Other turns in the heap are obsolete.
     next_turn_at: Option<Timestamp>,
     /// Attempts that were cancelled: run and fence.
@@ -109,28 +106,40 @@ enum State {
     Dead,
 }
 
-/// A turn between its decision and its settling.
-struct PendingTurn {
-    turn: Turn<Ticket>,
-    /// The process was draining when it decided this turn.
+/// A batch between its beginning and its settling.
+struct PendingBatch {
+    batch: Batch,
+    decided: Decided,
+    result: Option<CommitResult>,
+}
+
+/// How a batch was decided.
+#[derive(Clone, Copy, Default)]
+struct Decided {
+    /// The process was draining all the time.
     is_draining: bool,
-    /// Decided while another turn was in flight.
-    is_decided_ahead: bool,
-    result: Option<store::Result<Vec<WriteVerdict>>>,
+    /// Another batch was in flight.
+    is_ahead: bool,
 }
 
 impl Process {
-    pub fn new(host: usize, epoch: u64, clock: EngineClock, high_water: Option<Timestamp>, sizes: Sizes) -> Process {
+    pub fn new(
+        host: usize,
+        epoch: u64,
+        clock: EngineClock,
+        high_water: Option<Timestamp>,
+        driver: Option<Driver<Ticket>>,
+    ) -> Process {
         Process {
             host,
             epoch,
             clock,
             latest_time: high_water.unwrap_or_default(),
             state: State::Up,
-            mailbox: mailbox(epoch, sizes),
+            driver: driver.map(Box::new),
             inbox: Vec::new(),
             in_flight: None,
-            decided_ahead: None,
+            decided: Decided::default(),
             next_turn_at: None,
             aborted: BTreeSet::new(),
             up_since: Timestamp::default(),
@@ -158,12 +167,14 @@ impl Process {
     /// Drops all of its memory. Returns false if it was dead already.
     pub fn kill(&mut self) -> bool {
         let was_alive = self.is_alive();
-        *self = Process {
-            state: State::Dead,
-            ..Process::new(self.host, self.epoch, self.clock.clone(), None, Sizes::default())
-        };
+        *self = Process { state: State::Dead, ..Process::new(self.host, self.epoch, self.clock.clone(), None, None) };
         was_alive
     }
+}
+
+/// The driver of a process that has just started.
+pub fn new_driver(epoch: u64, sizes: Sizes, reads_are_durable: bool) -> Driver<Ticket> {
+    Driver::new(mailbox(epoch, sizes), reads_are_durable)
 }
 
 fn mailbox(epoch: u64, sizes: Sizes) -> Mailbox<Ticket> {
@@ -185,7 +196,7 @@ impl World {
             (State::Up, ProcessEvent::Commit) => self.commit(process)?,
             (State::Up, ProcessEvent::Settle) => self.settle(process)?,
             (State::Up, ProcessEvent::Read { run, payloads }) => self.read_from_store(process, run, payloads),
-            (State::Up, ProcessEvent::Refill { queue, after }) => self.refill(process, queue, after),
+            (State::Up, ProcessEvent::ReadQueues(reads)) => self.read_queues(process, reads),
             (State::Up, ProcessEvent::CommandArrived(command)) => self.deliver(process, command),
             (State::Up, ProcessEvent::ExecutorReport { run, step, fence, result }) => {
                 // An aborted attempt either reports nothing or reports a late result.
@@ -269,11 +280,9 @@ impl World {
         if this.in_flight.is_some() || this.next_turn_at.is_none_or(|at| at > self.now) {
             return Ok(());
         }
-        let in_flight = self.decide(process, Turn::default())?;
-        let is_empty = in_flight.result.is_some();
-        self.processes[process].in_flight = Some(in_flight);
-        if is_empty {
-            return self.settle(process);
+        self.decide(process)?;
+        if !self.begin(process) {
+            return self.settle_all(process);
         }
         self.push_soon(process, ProcessEvent::Commit);
         if self.timing_random.coin() {
@@ -286,49 +295,55 @@ impl World {
     /// wait; other runs can advance.
     fn decide_ahead(&mut self, process: usize) -> CheckResult {
         let this = &self.processes[process];
-        if this.in_flight.is_none() || this.inbox.is_empty() && !this.mailbox.has_work() {
+        let has_work = this.driver.as_ref().is_some_and(|driver| driver.mailbox().has_work());
+        if this.in_flight.is_none() || this.inbox.is_empty() && !has_work {
             return Ok(());
         }
-        let before = self.processes[process].decided_ahead.take();
-        let was_draining = before.as_ref().is_none_or(|ahead| ahead.is_draining);
-        let in_flight = self.decide(process, before.map_or_else(Turn::default, |ahead| ahead.turn))?;
-        let is_draining = was_draining && in_flight.is_draining;
-        self.processes[process].decided_ahead =
-            Some(PendingTurn { is_draining, is_decided_ahead: true, result: None, ..in_flight });
-        let is_merged = self.timing_random.coin();
+        self.decide(process)?;
         self.trace.mark("a batch was decided while another was in flight", true);
-        if is_merged {
+        if self.timing_random.coin() {
             self.push_soon(process, ProcessEvent::DecideAhead);
         }
         Ok(())
     }
 
-    /// Accepts the inbox and advances runs. The results are added to `turn`.
-    fn decide(&mut self, process: usize, mut turn: Turn<Ticket>) -> Result<PendingTurn, Violation> {
+    /// Accepts the inbox and advances runs.
+    fn decide(&mut self, process: usize) -> CheckResult {
         let now = self.engine_time(process);
         let this = &mut self.processes[process];
         ViolationKind::Early.unless(now >= this.latest_time, || {
             format!("engine time ran backwards in process {process}, from {:?} to {now:?}", this.latest_time)
         })?;
         (this.next_turn_at, this.latest_time) = (None, now);
-        this.mailbox.tick(now);
-        for command in std::mem::take(&mut this.inbox) {
-            self.command_accepted(process, &command, now);
-            self.processes[process].mailbox.accept(command);
-        }
-        self.processes[process].mailbox.turn(now, &mut turn);
-        for (queue, after) in std::mem::take(&mut turn.refills) {
+        let commands = std::mem::take(&mut this.inbox);
+        commands.iter().for_each(|command| self.command_accepted(process, command, now));
+        let this = &mut self.processes[process];
+        let Some(driver) = this.driver.as_mut() else { return Ok(()) };
+        let is_first = driver.decided() == 0;
+        let Reads { runs, payloads, queues } = driver.decide(commands, now);
+        this.decided = Decided {
+            is_draining: this.is_draining && (is_first || this.decided.is_draining),
+            is_ahead: this.in_flight.is_some(),
+        };
+        if !queues.is_empty() {
             let delay = Span(self.fault_random.between(0, self.faults.read_delay.0));
-            self.push(delay, SimEvent::Process(process, ProcessEvent::Refill { queue, after }));
+            self.push(delay, SimEvent::Process(process, ProcessEvent::ReadQueues(queues)));
         }
-        for (_, run) in std::mem::take(&mut turn.loads) {
+        for (_, run) in runs {
             self.schedule_read(process, run, None);
         }
-        for (_, run, numbers) in std::mem::take(&mut turn.fetches) {
+        for (_, run, numbers) in payloads {
             self.schedule_read(process, run, Some(numbers));
         }
-        let result = turn.batch.runs.is_empty().then(|| Ok(Vec::new()));
-        Ok(PendingTurn { turn, is_draining: self.processes[process].is_draining, is_decided_ahead: false, result })
+        Ok(())
+    }
+
+    /// Begins the next batch, if there is one.
+    fn begin(&mut self, process: usize) -> bool {
+        let this = &mut self.processes[process];
+        let Some(batch) = this.driver.as_mut().and_then(|driver| driver.begin()) else { return false };
+        this.in_flight = Some(PendingBatch { batch, decided: this.decided, result: None });
+        true
     }
 
     fn schedule_read(&mut self, process: usize, run: RunId, payloads: Option<Vec<u32>>) {
@@ -336,7 +351,7 @@ impl World {
         self.push(delay, SimEvent::Process(process, ProcessEvent::Read { run, payloads }));
     }
 
-    /// Commits the turn in flight, possibly with a fault, and then checks all invariants on the stored data.
+    /// Commits the batch in flight, possibly with a fault, and then checks all invariants on the stored data.
     fn commit(&mut self, process: usize) -> CheckResult {
         let host = self.processes[process].host;
         let crashes = !self.is_liveness_phase && self.fault_random.chance(self.faults.crash_at_commit);
@@ -345,8 +360,8 @@ impl World {
             return Ok(());
         }
         let Some(mut in_flight) = self.processes[process].in_flight.take() else { return Ok(()) };
-        let result = self.commit_with_faults(&in_flight.turn.batch);
-        self.note(format!("process {process} commits {} runs: {result:?}", in_flight.turn.batch.runs.len()));
+        let result = self.commit_with_faults(&in_flight.batch);
+        self.note(format!("process {process} commits {} runs: {result:?}", in_flight.batch.runs.len()));
         let is_committed = matches!(&result, Ok(verdicts) if verdicts.contains(&WriteVerdict::Committed));
         self.trace.mark("a replaced process committed", is_committed && !self.is_latest_process(process));
         self.trace.mark("a process crashed between commit and release", crashes);
@@ -358,11 +373,11 @@ impl World {
         let writer = BatchWriter {
             is_only_writer: !is_outdated,
             knows_all_commits: !has_unknown_commit,
-            is_draining: in_flight.is_draining,
-            is_decided_ahead: in_flight.is_decided_ahead,
+            is_draining: in_flight.decided.is_draining,
+            is_decided_ahead: in_flight.decided.is_ahead,
         };
-        self.check_batch(&in_flight.turn.batch, (Some(process), writer))?;
-        for run in in_flight.turn.batch.runs.iter().map(|write| write.run) {
+        self.check_batch(&in_flight.batch, (Some(process), writer))?;
+        for run in in_flight.batch.runs.iter().map(|write| write.run) {
             if !self.is_liveness_phase && self.fault_random.chance(self.faults.deadline_race) {
                 self.aim_at_deadline(run, process);
             }
@@ -378,86 +393,58 @@ impl World {
         Ok(())
     }
 
-    /// Tells the mailbox what became of a batch. If another turn was decided meanwhile, it is written next,
-    /// sometimes before this batch is settled.
+    /// The process learns what became of its batch. If another one was decided meanwhile, it is begun, and sometimes
+    /// written before this one is settled.
     fn settle(&mut self, process: usize) -> CheckResult {
         let this = &mut self.processes[process];
-        let Some(PendingTurn { turn, result: Some(result), .. }) = this.in_flight.take() else { return Ok(()) };
-        let not_attempted = match this.decided_ahead.take() {
-            Some(ahead) if result.is_ok() => {
-                let is_empty = ahead.turn.batch.runs.is_empty();
-                this.in_flight = Some(PendingTurn { result: is_empty.then(|| Ok(Vec::new())), ..ahead });
-                match (is_empty, self.timing_random.coin()) {
-                    (true, _) => self.push_soon(process, ProcessEvent::Settle),
-                    (false, true) => self.push_soon(process, ProcessEvent::Commit),
-                    (false, false) => {
-                        self.trace.mark("a batch was written before the previous one was settled", true);
-                        self.commit(process)?;
+        let Some(PendingBatch { batch, result: Some(result), .. }) =
+            this.in_flight.take_if(|in_flight| in_flight.result.is_some())
+        else {
+            return Ok(());
+        };
+        this.has_unknown_commit |= matches!(result, Err(store::Error::Unknown(_)));
+        let Some(driver) = this.driver.as_mut() else { return Ok(()) };
+        driver.written(batch, result);
+        if self.begin(process) {
+            if self.timing_random.coin() {
+                self.push_soon(process, ProcessEvent::Commit);
+            } else {
+                self.trace.mark("a batch was written before the previous one was settled", true);
+                self.commit(process)?;
+            }
+        }
+        self.settle_all(process)
+    }
+
+    /// Settles what can be settled, and says when the next turn is.
+    fn settle_all(&mut self, process: usize) -> CheckResult {
+        let now = self.engine_time(process);
+        // Killed at its commit, it has no driver.
+        while let Some(mut driver) = self.processes[process].driver.take() {
+            let mut shell = SimShell { world: self, process, outcome: Ok(()) };
+            let next = driver.settle(now, &mut shell);
+            shell.outcome?;
+            if !self.processes[process].is_alive() {
+                return Ok(());
+            }
+            let wake_at = driver.wake_at(now);
+            let this = &mut self.processes[process];
+            this.driver = Some(driver);
+            let has_commands = !this.inbox.is_empty();
+            match next {
+                None => return Ok(()),
+                Some(Afterwards::Continue) if has_commands => self.wake(process, self.now),
+                Some(Afterwards::Continue) => {
+                    if let Some(at) = wake_at {
+                        self.wake(process, self.true_time_of(process, at));
                     }
                 }
-                None
-            }
-            ahead => ahead,
-        };
-        if !self.processes[process].is_alive() {
-            return Ok(());
-        }
-        self.settle_batch(process, turn, result)?;
-        match not_attempted {
-            Some(PendingTurn { turn, .. }) if self.processes[process].is_alive() => {
-                let error = store::Error::Unavailable("the batch before it could not be written".into());
-                self.settle_batch(process, turn, Err(error))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn settle_batch(
-        &mut self,
-        process: usize,
-        turn: Turn<Ticket>,
-        result: store::Result<Vec<WriteVerdict>>,
-    ) -> CheckResult {
-        let this = &mut self.processes[process];
-        let error = result.as_ref().err().cloned();
-        this.has_unknown_commit |= matches!(error, Some(store::Error::Unknown(_)));
-        if let Ok(verdicts) = &result {
-            let times = (this.latest_time, self.now);
-            self.checker.leases.batch_settled(process, &turn.batch, verdicts, times)?;
-        }
-        let released = this.mailbox.settle(turn, result);
-        self.release(process, released)?;
-        match error {
-            Some(store::Error::Unavailable(_)) => self.wake(process, self.now.after(RETRY_PAUSE)),
-            Some(_) if self.faults.stops_on_unknown => self.crash(self.processes[process].host),
-            _ => {
-                let this = &self.processes[process];
-                if this.mailbox.has_work() || !this.inbox.is_empty() {
-                    self.wake(process, self.now);
-                } else if let Some(due) = this.mailbox.next_due() {
-                    self.wake(process, self.true_time_of(process, due));
+                Some(Afterwards::Pause(_) | Afterwards::Fenced(_)) => self.wake(process, self.now.after(RETRY_PAUSE)),
+                Some(Afterwards::Stop(_)) => {
+                    self.crash(self.processes[process].host);
+                    return Ok(());
                 }
             }
-        }
-        Ok(())
-    }
-
-    /// Performs what a commit allows: replies, notifications and executions.
-    fn release(&mut self, process: usize, mut released: Released<Ticket>) -> CheckResult {
-        for (request_id, reply) in std::mem::take(&mut released.replies) {
-            self.reply(process, request_id, reply)?;
-        }
-        self.release_rows(process, &mut released);
-        for (_, run, number) in released.notifications {
-            self.push_soon(process, ProcessEvent::Notify { run, number });
-        }
-        self.processes[process].aborted.extend(released.aborts);
-        let epoch = self.processes[process].epoch;
-        for dispatch in released.dispatch {
-            let Dispatch { run, step, attempt, .. } = &dispatch;
-            self.note(format!("process {process} executes s{step} of {run}, attempt {attempt}"));
-            self.checker.executed(&dispatch, epoch)?;
-            self.execute(process, dispatch);
         }
         Ok(())
     }
@@ -524,7 +511,7 @@ impl World {
     fn read_from_store(&mut self, process: usize, run: RunId, payloads: Option<Vec<u32>>) {
         let command = match payloads {
             Some(numbers) => Command::Fetched { run, result: self.fetch(run, &numbers) },
-            None => Command::Loaded { run, result: self.load(run).map(|found| found.map(Box::new)) },
+            None => driver::loaded(run, self.load(run)),
         };
         self.note(format!("process {process} reads {run}"));
         let delay = self.timing_random.log_millis(1, 5);
@@ -534,7 +521,9 @@ impl World {
     fn poll_timers(&mut self, process: usize) {
         self.follow_wall_clock(process);
         let gone = &self.workers.disconnected;
-        self.processes[process].mailbox.retain_watchers(|request_id| !gone.contains(request_id));
+        if let Some(driver) = &mut self.processes[process].driver {
+            driver.retain_watchers(|request_id| !gone.contains(request_id));
+        }
         let mut pause = POLL;
         if !self.is_store_down() {
             let now = self.engine_time(process);
@@ -550,5 +539,84 @@ impl World {
             }
         }
         self.push(pause, SimEvent::Process(process, ProcessEvent::PollTimers));
+    }
+}
+
+/// Carries out what the driver asks for.
+struct SimShell<'a> {
+    world: &'a mut World,
+    process: usize,
+    /// The first violation.
+    outcome: CheckResult,
+}
+
+impl SimShell<'_> {
+    fn check(&mut self, what: impl FnOnce(&mut World) -> CheckResult) {
+        if self.outcome.is_ok() {
+            self.outcome = what(self.world);
+        }
+    }
+}
+
+impl Shell<Ticket> for SimShell<'_> {
+    fn batch_written(&mut self, batch: &Batch, result: &CommitResult) {
+        let Ok(verdicts) = result else { return };
+        let process = self.process;
+        self.check(|world| {
+            let times = (world.processes[process].latest_time, world.now);
+            world.checker.leases.batch_settled(process, batch, verdicts, times)
+        });
+    }
+
+    fn reply(&mut self, reply_to: Ticket, reply: Reply) -> Result<(), Reply> {
+        let process = self.process;
+        let has_hung_up = self.world.workers.disconnected.contains(&reply_to);
+        self.check(|world| world.reply(process, reply_to, reply.clone()));
+        if has_hung_up { Err(reply) } else { Ok(()) }
+    }
+
+    fn abort(&mut self, run: RunId, fence: u64) {
+        self.world.processes[self.process].aborted.insert((run, fence));
+    }
+
+    /// The simulated stores are not shared.
+    fn broadcast(&mut self, _event: ClusterEvent) {}
+
+    fn notify(&mut self, _org: OrgId, run: RunId, number: u32) {
+        self.world.push_soon(self.process, ProcessEvent::Notify { run, number });
+    }
+
+    fn defer(&mut self, inputs: Vec<DeferredInput<Ticket>>) {
+        self.world.trace.mark("an input was written to the inbox", true);
+        self.world.push_inbox_soon(self.process, InboxEvent::Write(inputs));
+    }
+
+    fn answer_inbox(&mut self, answers: Vec<ConsumedRow>) {
+        self.world.push_inbox_soon(self.process, InboxEvent::Answer(answers));
+    }
+
+    fn start_children(&mut self, rows: Vec<InboxRow>) {
+        for row in rows {
+            self.world.push_inbox_soon(self.process, InboxEvent::StartChild(row));
+        }
+    }
+
+    fn close_children(&mut self, keys: Vec<InboxKey>) {
+        for key in keys {
+            self.world.push_inbox_soon(self.process, InboxEvent::CloseChild(key));
+        }
+    }
+
+    fn read_inbox(&mut self) {
+        self.world.push_inbox_soon(self.process, InboxEvent::Read);
+    }
+
+    fn execute(&mut self, dispatch: Dispatch) -> Option<(Dispatch, TaskResult)> {
+        let Dispatch { run, step, attempt, .. } = &dispatch;
+        let process = self.process;
+        self.world.note(format!("process {process} executes s{step} of {run}, attempt {attempt}"));
+        self.check(|world| world.checker.executed(&dispatch, world.processes[process].epoch));
+        self.world.execute(process, dispatch);
+        None
     }
 }

@@ -15,10 +15,11 @@ use super::random::Random;
 use super::trigger::Trigger;
 use super::violation::{CheckResult, ViolationKind, require};
 use super::workflow_generator::TYPES;
-use super::world::{SimEvent, World, ready};
+use super::world::{SimEvent, World, completed, ready};
 use engine::Reply;
+use engine::driver::QueueRead;
 use engine::mailbox::{Command, LoadFailure};
-use engine::task_queue::{self, ClaimReply, ClaimedTask, Pattern, Sizes};
+use engine::task_queue::{self, ClaimReply, Pattern, Sizes};
 use kernel::advance::TaskResult;
 use kernel::event::Failure;
 use kernel::payload::INLINE_MAX;
@@ -318,9 +319,9 @@ impl World {
             self.note(format!("worker {worker} gets s{step} of {run} under fence {fence} for {lease}"));
             self.checker.leases.lease_delivered(process, (run, step));
             self.checker.task_delivered(task, &Workers::name(worker), has_disconnected, holder)?;
-            match has_disconnected {
-                true => self.hand_back(process, task),
-                false => self.start_task(process, HeldTask { run, step, fence, lease }),
+            // The driver hands back what a worker did not get.
+            if !has_disconnected {
+                self.start_task(process, HeldTask { run, step, fence, lease });
             }
         }
         match (self.is_liveness_phase, reply.tasks.is_empty()) {
@@ -330,14 +331,6 @@ impl World {
             (true, _) => {}
         }
         Ok(())
-    }
-
-    /// Hands back a task whose worker has disconnected, as `engine::drive` does.
-    fn hand_back(&mut self, process: usize, task: &ClaimedTask) {
-        let failure = Failure::new("not_delivered", report_body(task.fence, false, 0));
-        let result = TaskResult::Blocked { until: self.engine_time(process), failure };
-        let input = Input::Finished { step: task.step, fence: task.fence, result, digest: 1 };
-        self.deliver(process, Command::Give { org: OrgId::DEFAULT, run: task.run, input, reply_to: None });
     }
 
     fn start_task(&mut self, process: usize, task: HeldTask) {
@@ -463,16 +456,16 @@ impl World {
         self.deliver(process, Command::RestoreTaskQueue { queues, types, workers: Vec::new() });
     }
 
-    /// Reads the next page of a key queue.
-    pub fn refill(&mut self, process: usize, queue: store::QueueKey, after: Option<store::QueuePosition>) {
-        let rows = match self.try_read() {
-            Ok(()) => ready(self.store.ready_tasks(&queue, after, self.workers.sizes.page)).ok(),
-            Err(_) => None,
-        };
-        self.trace.mark("a key queue was read past its first page", after.is_some());
-        let delay = self.timing_random.log_millis(1, 5);
-        let command = Command::Refilled { queue, rows };
-        self.push(delay, SimEvent::Process(process, ProcessEvent::CommandArrived(command)));
+    /// Carries out the reads of one turn for the task queue.
+    pub fn read_queues(&mut self, process: usize, reads: Vec<QueueRead>) {
+        let (page, is_up) = (self.workers.sizes.page, self.try_read().is_ok());
+        for read in reads {
+            let is_later_page = matches!(read, QueueRead::Refill(_, Some(_)));
+            self.trace.mark("a key queue was read past its first page", is_later_page);
+            let command = if is_up { completed(read.carry_out(&self.store, page)) } else { read.failed() };
+            let delay = self.timing_random.log_millis(1, 5);
+            self.push(delay, SimEvent::Process(process, ProcessEvent::CommandArrived(command)));
+        }
     }
 }
 

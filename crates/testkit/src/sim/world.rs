@@ -331,9 +331,13 @@ fn definition(workflow: TestWorkflow, id: WorkflowId, name: String, number: u32,
 
 /// Calls to the memory store complete at once.
 pub fn ready<T>(call: store::Call<'_, T>) -> store::Result<T> {
-    let mut call = call;
-    match call.as_mut().poll(&mut std::task::Context::from_waker(Waker::noop())) {
-        Poll::Ready(result) => result,
+    completed(call)
+}
+
+/// The output of a future that waits for nothing but the memory store.
+pub fn completed<T>(future: impl Future<Output = T>) -> T {
+    match std::pin::pin!(future).poll(&mut std::task::Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
         Poll::Pending => panic!("the memory store returned a pending call"),
     }
 }
