@@ -149,7 +149,7 @@ pub const ALL: &[Feature] = &[
         COMMANDS,
         "reference/cli.md",
         "a server, a client for every operation, tests for workflows, a check for stores",
-        "`dev`, `serve`; `workflows`, `trigger`, `runs`, `triggers`, `tasks`, `types`, `workers`; `worker`, which runs a \
+        "`dev`, `serve`; `workflows`, `trigger`, `runs`, `approvals`, `triggers`, `tasks`, `types`, `workers`; `worker`, which runs a \
          shell command for each task; `test`, `validate`, `verify`, `bench`, `openapi`, `completions`",
     ),
     works(
@@ -169,7 +169,6 @@ pub const ALL: &[Feature] = &[
     planned(STEP_KINDS, "`wait`, `bash`, `tool`, `agent`, `agent_message`, `conditional`, `parallel`, `script`"),
     planned(FIELDS, "`compensate`, `secrets`"),
     planned("Workflows", "rollback to an earlier version, proposals"),
-    planned("Runs", "signals"),
     planned(SDKS, "TypeScript (`sdks/typescript`), Go (`sdks/go`)"),
     planned("Access", "more than one key, organisations and their quotas"),
     planned("Outgoing HTTP", "rules for which addresses a step may call"),

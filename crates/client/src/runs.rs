@@ -51,6 +51,19 @@ impl Client {
         Ok(self.page(RequestBuilder::get(format!("/runs/{}/steps", segment(run)))).await?.data)
     }
 
+    /// What is inside of a step: the iterations of a loop (`orders`), or the steps of a group or an iteration
+    /// (`orders[3]`). Without a key, the same as [`steps`](Self::steps).
+    pub async fn steps_under(
+        &self,
+        run: &str,
+        under: Option<&str>,
+        limit: Option<u32>,
+        cursor: Option<String>,
+    ) -> Result<Page<StepView>> {
+        let request = RequestBuilder::get(format!("/runs/{}/steps", segment(run)));
+        self.page(request.query("under", under).query("limit", limit).query("cursor", cursor)).await
+    }
+
     /// The events after number `after`.
     pub async fn events(&self, run: &str, after: u64, limit: Option<u32>) -> Result<Page<EventView>> {
         let request = RequestBuilder::get(format!("/runs/{}/events", segment(run)));

@@ -51,6 +51,15 @@ enum Verb {
     },
     /// Show a run and its steps
     Show { run: String },
+    /// List the steps of a run, or what is inside of one
+    Steps {
+        run: String,
+        /// The iterations of this loop, or the steps of this group or iteration, such as `orders[3]`
+        #[arg(long, value_name = "KEY")]
+        under: Option<String>,
+        #[command(flatten)]
+        part: PageOptions,
+    },
     /// Print the events of a run, past and future, until it ends
     Tail {
         run: String,
@@ -185,6 +194,10 @@ async fn act(asking: &CommandContext, verb: Verb) -> Outcome {
             list(asking, &part, HEADER, row, fetch).await
         }
         Verb::Show { run } => asking.print(&client.run(&run).await?, as_text),
+        Verb::Steps { run, under, part } => {
+            let fetch = async |limit, cursor| client.steps_under(&run, under.as_deref(), Some(limit), cursor).await;
+            list(asking, &part, STEPS, |step| step_row(step.step.as_deref().unwrap_or_default(), step), fetch).await
+        }
         Verb::Tail { run, after } => {
             let mut events = client.follow(&run, after).await?;
             while let Some(event) = events.next().await? {
@@ -313,24 +326,29 @@ pub fn as_text(run: &RunView) -> String {
         ("waiting for", Some(waiting.join(", ")).filter(|text| !text.is_empty())),
         ("cancelled by", run.cancelled_by.clone()),
         ("started", Some(format!("{} by {}", time(&run.started_at), run.trigger.kind))),
+        ("parent", run.parent.as_ref().map(|p| format!("{} of {} ({})", p.step, p.run_id, p.workflow))),
         ("took", took),
         ("expires", Some(time(&run.expires_at)).filter(|_| run.finished_at.is_none())),
         ("labels", Some(labels.join(", ")).filter(|text| !text.is_empty())),
         ("input", Some(style::cut(&run.input.to_string(), 200)).filter(|_| !run.input.is_null())),
+        ("output", Some(style::cut(&run.output.to_string(), 200)).filter(|_| !run.output.is_null())),
     ]);
-    let rows: Vec<Vec<String>> = run.tasks.iter().map(|(name, step)| step_row(name, step)).collect();
+    let row = |(name, step): (&String, &Value)| match serde_json::from_value::<StepView>(step.clone()) {
+        Ok(step) => step_row(name, &step),
+        Err(_) => vec![name.to_owned(), String::new(), "?".into(), String::new(), String::new(), String::new()],
+    };
+    let rows: Vec<Vec<String>> = run.tasks.iter().map(row).collect();
     if !rows.is_empty() {
         text.push('\n');
-        text.push_str(&table(&["STEP", "TYPE", "STATUS", "TRIES", "TOOK", "DETAIL"], &rows));
+        text.push_str(&table(STEPS, &rows));
     }
     text
 }
 
-fn step_row(name: &str, step: &Value) -> Vec<String> {
-    let Ok(step) = serde_json::from_value::<StepView>(step.clone()) else {
-        return vec![name.to_owned(), String::new(), "?".into(), String::new(), String::new(), String::new()];
-    };
-    let detail = detail(&step);
+const STEPS: &[&str] = &["STEP", "TYPE", "STATUS", "TRIES", "TOOK", "DETAIL"];
+
+fn step_row(name: &str, step: &StepView) -> Vec<String> {
+    let detail = detail(step);
     vec![
         name.to_owned(),
         step.kind.to_string(),
@@ -350,6 +368,11 @@ fn detail(step: &StepView) -> String {
     for (at, word) in [(&step.wake_at, "until"), (&step.deadline, "until"), (&step.next_attempt_at, "again at")] {
         parts.extend(at.as_ref().map(|at| format!("{word} {}", time(at))));
     }
+    if let Some(counts) = &step.counts {
+        let counts: Vec<String> = counts.iter().map(|(status, count)| format!("{count} {status}")).collect();
+        parts.push(counts.join(", "));
+    }
+    parts.extend(step.child.as_ref().map(|child| format!("{} of {}", child.run_id, child.workflow)));
     if let Some(skip) = &step.skipped_because {
         let saw = skip.saw.iter().flatten().map(|(path, value)| format!("{path} was {value}"));
         let needs =

@@ -348,3 +348,52 @@ each:
     assert_eq!(view["tasks"]["each"]["body"], json!([{ "of": 1 }, { "of": 2 }, { "of": 3 }]), "{view:#}");
     server.verify();
 }
+
+#[test]
+fn m21_a_webhook_signals_every_open_run_with_the_label_once_for_each_delivery() {
+    let mut server = Server::start();
+    let workflow = server.workflow(
+        "paid: { wait_for_signal: { name: paid } }\nagain: { needs: [paid], wait_for_signal: { name: paid } }",
+    );
+    let config = json!({ "path": "payments", "unsigned": true, "signal": { "name": "paid", "correlate": "$.data.order", "label": "order" } });
+    server
+        .post("/api/v1/triggers", &json!({ "name": "p", "type": "webhook", "workflow": workflow, "config": config }))
+        .data(201);
+    let start = |order: u32| {
+        let path = format!("/api/v1/workflows/{workflow}/trigger?label=order:{order}");
+        server.post(&path, &json!({})).data(201)["run_id"].as_str().expect("an id").to_owned()
+    };
+    let (first, second, other) = (start(7), start(7), start(8));
+    let deliver = |server: &Api, id: &str, order: u32| {
+        let body = json!({ "data": { "order": order }, "amount": 40 });
+        server.post_with("/webhooks/payments", &[("webhook-id", id)], &body)
+    };
+    assert_eq!(deliver(&server, "d1", 7).data(202)["signalled"], 2);
+    for run in [&first, &second] {
+        let view = server.when(run, "again", "waiting");
+        assert_eq!(view["tasks"]["paid"]["body"], json!({ "data": { "order": 7 }, "amount": 40 }));
+    }
+    server.crash_and_restart();
+    let repeated = deliver(&server, "d1", 7).data(200);
+    assert_eq!((&repeated["signalled"], &repeated["deduplicated"]), (&json!(2), &json!(true)));
+    assert_eq!(deliver(&server, "d1", 8).refusal(422), "delivery_id_reused");
+    assert_eq!(deliver(&server, "d2", 9).data(202)["signalled"], 0, "no run has this label");
+    for run in [&first, &second, &other] {
+        assert!(!crate::harness::is_terminal(&server.run(run)), "it waits for one more signal");
+    }
+    assert_eq!(deliver(&server, "d3", 7).data(202)["signalled"], 2);
+    assert_eq!(server.finished(&first)["status"], "completed");
+    let log = server.list("/api/v1/triggers");
+    let id = log[0]["id"].as_str().expect("an id");
+    let outcomes: Vec<Value> = server
+        .list(&format!("/api/v1/triggers/{id}/deliveries"))
+        .iter()
+        .filter(|line| line["outcome"] != "rejected")
+        .map(|line| json!([line["id"], line["outcome"], line["reason"]]))
+        .collect();
+    assert_eq!(
+        outcomes,
+        [json!(["d3", "signalled", "2"]), json!(["d2", "skipped", "no_match"]), json!(["d1", "signalled", "2"])]
+    );
+    server.verify();
+}
