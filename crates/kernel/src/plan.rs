@@ -12,7 +12,7 @@
 
 use crate::event::{OnConflict, StepPlace};
 use crate::expr::Expr;
-use crate::planner::{Graph, Planner};
+use crate::planner::{GraphPlanner, Planner};
 use crate::run::WaitKind;
 use crate::status::Outcome;
 use crate::template::{Part, Template};
@@ -489,7 +489,7 @@ impl Plan {
             }
         }
         let known = layout.nodes.iter().map(|node| node.body.is_some() && !wire::Value::is_newer(node)).collect();
-        let plan = Plan { layout, dependents, around, known, planner: || Box::<Graph>::default() };
+        let plan = Plan { layout, dependents, around, known, planner: || Box::<GraphPlanner>::default() };
         if plan.is_acyclic() { Ok(plan) } else { Err("the links form a cycle") }
     }
 

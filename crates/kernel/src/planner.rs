@@ -16,7 +16,7 @@ use crate::expr::Seen;
 use crate::payload::Payload;
 use crate::plan::Plan;
 use crate::run::Run;
-pub(crate) use graph::Graph;
+pub(crate) use graph::GraphPlanner;
 pub(crate) use outcome::unhandled_in;
 pub use outcome::{FailedSteps, failed_steps, unhandled_in_group, unhandled_steps};
 use std::fmt::Debug;
@@ -62,7 +62,7 @@ pub enum Next {
 #[derive(Debug)]
 pub enum Move {
     /// Start the work of a step, because its condition held with the values `seen`.
-    Start { target: Target, seen: Vec<Seen> },
+    Start { target: StartTarget, seen: Vec<Seen> },
     /// End a step that does no work itself, or not any more.
     Settle { step: u32, settlement: Settlement },
     /// Call off a step, and everything inside of it.
@@ -73,7 +73,7 @@ pub enum Move {
 
 /// The step to start.
 #[derive(Debug)]
-pub enum Target {
+pub enum StartTarget {
     /// A step that is pending.
     Opened(u32),
     /// A step that does not exist yet.

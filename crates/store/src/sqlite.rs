@@ -1,7 +1,7 @@
 //! The store on one SQLite file, for one process.
 //!
 //! ```text
-//!   commit ─────▶ Writer (one connection, one transaction per batch) ──▶ WAL ◀── CheckpointThread (checkpoints)
+//!   commit ─────▶ StoreWriter (one connection, one transaction per batch) ──▶ WAL ◀── CheckpointThread (checkpoints)
 //!                    │ publishes                                          │
 //!   load, lists ──▶ Heads ──▶ Readers (read-only connections) ◀───────────┘
 //! ```
@@ -54,7 +54,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
-use writer::Writer;
+use writer::StoreWriter;
 
 pub struct SqliteStore {
     inner: Arc<Inner>,
@@ -65,7 +65,7 @@ pub struct SqliteStore {
 struct Inner {
     _helper: CheckpointThread,
     readers: Readers,
-    writer: Mutex<Writer>,
+    writer: Mutex<StoreWriter>,
     heads: Arc<Heads>,
     tally: Arc<Tally>,
     _lock: open::Lock,
@@ -120,7 +120,7 @@ impl SqliteStore {
         let (heads, tally) = (Arc::new(heads), Arc::new(Tally::default()));
         let helper = CheckpointThread::start(path)?;
         let log = Log::watch(&mut connection, &helper, Arc::clone(&tally), &options).map_err(on_read)?;
-        let writer = Writer::new(connection, log, (Arc::clone(&heads), tail), options, Arc::clone(&tally));
+        let writer = StoreWriter::new(connection, log, (Arc::clone(&heads), tail), options, Arc::clone(&tally));
         let readers = Readers::new(path.to_owned());
         let inner = Inner { _helper: helper, readers, writer: Mutex::new(writer), heads, tally, _lock: lock };
         Ok(SqliteStore { inner: Arc::new(inner) })
@@ -140,14 +140,17 @@ impl SqliteStore {
         Box::pin(off_thread(move || inner.readers.with(|connection| read(connection, &inner))))
     }
 
-    fn write<T: Send + 'static>(&self, write: impl FnOnce(&mut Writer) -> Result<T> + Send + 'static) -> Call<'_, T> {
+    fn write<T: Send + 'static>(
+        &self,
+        write: impl FnOnce(&mut StoreWriter) -> Result<T> + Send + 'static,
+    ) -> Call<'_, T> {
         let inner = Arc::clone(&self.inner);
         Box::pin(off_thread(move || write(&mut *inner.writer()?)))
     }
 }
 
 impl Inner {
-    fn writer(&self) -> Result<MutexGuard<'_, Writer>> {
+    fn writer(&self) -> Result<MutexGuard<'_, StoreWriter>> {
         // A panic may have left a transaction open, and it is unknown how much of it was done.
         self.writer.lock().map_err(|_| Error::Unknown("a write panicked".into()))
     }
@@ -592,7 +595,7 @@ impl ClusterStore for SqliteStore {
     }
 
     fn check(&self) -> Call<'_, ()> {
-        self.write(Writer::check)
+        self.write(StoreWriter::check)
     }
 
     fn reads_are_durable(&self) -> bool {

@@ -11,18 +11,19 @@ const CONCURRENCY: u32 = 10;
 /// Each iteration is a no-op.
 pub async fn iterations(storage: &BenchStore, count: u64, seconds: u64) -> Result<Figures, String> {
     let work = json!({ "noop": {} });
-    measure(storage, &Workload { name: "loop", work, runs: 1, unit: "iterations/s" }, count, seconds).await
+    measure(storage, &LoopWorkload { name: "loop", work, runs: 1, unit: "iterations/s" }, count, seconds).await
 }
 
 /// Each iteration waits for a run of a workflow with one no-op.
 pub async fn children(storage: &BenchStore, count: u64, seconds: u64) -> Result<Figures, String> {
     let work = json!({ "subworkflow": { "workflow": CHILD, "input": "{{item}}" } });
-    measure(storage, &Workload { name: "children", work, runs: 1 + count, unit: "children/s" }, count, seconds).await
+    measure(storage, &LoopWorkload { name: "children", work, runs: 1 + count, unit: "children/s" }, count, seconds)
+        .await
 }
 
 const CHILD: &str = "bench-child";
 
-struct Workload {
+struct LoopWorkload {
     name: &'static str,
     /// The step inside the loop.
     work: Value,
@@ -32,8 +33,8 @@ struct Workload {
 }
 
 /// Starts run after run, each when the one before it has ended. A latency is one whole run.
-async fn measure(storage: &BenchStore, workload: &Workload, count: u64, seconds: u64) -> Result<Figures, String> {
-    let Workload { name, work, runs, unit } = workload;
+async fn measure(storage: &BenchStore, workload: &LoopWorkload, count: u64, seconds: u64) -> Result<Figures, String> {
+    let LoopWorkload { name, work, runs, unit } = workload;
     let engine = open(&storage.store(name).await?).await?;
     create(&engine, &json!({ "name": CHILD, "tasks": { "work": { "noop": {} } } })).await?;
     let each = json!({ "items": "trigger.body.items", "concurrency": CONCURRENCY, "max_iterations": count, "tasks": { "work": work } });

@@ -226,9 +226,9 @@ fn t16_of_decisions_that_race_one_wins() {
                 scope.spawn(move || {
                     // Some arrive about when the deadline passes.
                     std::thread::sleep(std::time::Duration::from_millis(200 * (n as u64 / 4)));
-                    let verb = if n % 2 == 0 { "approve" } else { "reject" };
+                    let verb = if n.is_multiple_of(2) { "approve" } else { "reject" };
                     let answer = decide(&server, run, verb, &json!({ "actor": format!("actor-{n}"), "step": "ask" }));
-                    (n % 2 == 0, answer.status)
+                    (n.is_multiple_of(2), answer.status)
                 })
             };
             (0..8).map(send).collect::<Vec<_>>().into_iter().map(|one| one.join().unwrap()).collect()

@@ -31,7 +31,7 @@ const PAGE: usize = 1_000;
 const AT_ONCE: usize = 256;
 
 /// What the engine loop hands over after a commit.
-pub enum Request {
+pub enum ChildWork {
     /// A row that asks for a child.
     Start(InboxRow),
     /// The row with which a parent closes a child that does not exist: not yet, or not any more.
@@ -40,18 +40,18 @@ pub enum Request {
 
 /// Requests of the engine loop that are not carried out yet.
 pub struct ChildQueue {
-    sender: mpsc::Sender<Request>,
+    sender: mpsc::Sender<ChildWork>,
     waiting: AtomicUsize,
 }
 
 impl ChildQueue {
-    pub fn new() -> (Arc<ChildQueue>, mpsc::Receiver<Request>) {
+    pub fn new() -> (Arc<ChildQueue>, mpsc::Receiver<ChildWork>) {
         let (sender, receiver) = mpsc::channel(PAGE);
         (Arc::new(ChildQueue { sender, waiting: AtomicUsize::new(0) }), receiver)
     }
 
     /// False if the queue is full: the row has to be read from the store.
-    pub fn put(&self, request: Request) -> bool {
+    pub fn put(&self, request: ChildWork) -> bool {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let is_queued = self.sender.try_send(request).is_ok();
         if !is_queued {
@@ -93,7 +93,7 @@ impl Children {
     }
 
     /// Starts children as commits release their rows, and again from the store, until the engine stops.
-    pub async fn run(self, mut released: mpsc::Receiver<Request>) {
+    pub async fn run(self, mut released: mpsc::Receiver<ChildWork>) {
         while !self.core.inbox.is_closed() {
             if let Err(error) = self.start_stored().await {
                 tracing::warn!(%error, "the rows of children to start cannot be read");
@@ -117,13 +117,13 @@ impl Children {
         }
     }
 
-    async fn carry_out(&self, requests: Vec<Request>) {
+    async fn carry_out(&self, requests: Vec<ChildWork>) {
         let mut rows = Vec::new();
         let mut closed = Vec::new();
         for request in requests {
             match request {
-                Request::Start(row) => rows.push(row),
-                Request::Close(key) => closed.push(key),
+                ChildWork::Start(row) => rows.push(row),
+                ChildWork::Close(key) => closed.push(key),
             }
         }
         self.start_all(&rows).await;

@@ -362,11 +362,11 @@ impl Shell<ReplyChannel> for LoopShell<'_> {
 
     fn start_children(&mut self, rows: Vec<InboxRow>) {
         crash::point(Point::BeforeChild);
-        rows.into_iter().for_each(|row| self.ask_for_child(children::Request::Start(row)));
+        rows.into_iter().for_each(|row| self.ask_for_child(children::ChildWork::Start(row)));
     }
 
     fn close_children(&mut self, keys: Vec<InboxKey>) {
-        keys.into_iter().for_each(|key| self.ask_for_child(children::Request::Close(key)));
+        keys.into_iter().for_each(|key| self.ask_for_child(children::ChildWork::Close(key)));
     }
 
     fn read_inbox(&mut self) {
@@ -390,7 +390,7 @@ impl Shell<ReplyChannel> for LoopShell<'_> {
 }
 
 impl LoopShell<'_> {
-    fn ask_for_child(&self, request: children::Request) {
+    fn ask_for_child(&self, request: children::ChildWork) {
         if !self.services.children.put(request) {
             self.services.cluster.children_wanted.notify_one();
         }

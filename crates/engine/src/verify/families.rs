@@ -42,19 +42,19 @@ pub(super) fn note(children: &mut BTreeMap<RunId, StartedChild>, event: &Event) 
 /// are kept, so that memory does not grow with the store.
 #[derive(Default)]
 pub(super) struct Families {
-    asked_for: Tally,
-    found: Tally,
+    asked_for: ChildTally,
+    found: ChildTally,
     /// Runs whose records could not be read. With one, the sums say nothing.
     unread: u64,
 }
 
 #[derive(Default, PartialEq)]
-struct Tally {
+struct ChildTally {
     count: u64,
     sum: u64,
 }
 
-impl Tally {
+impl ChildTally {
     fn add(&mut self, parent: RunId, step: u32, attempt: u32, child: RunId) {
         let mut hasher = DefaultHasher::new();
         (parent.0, step, attempt, child.0).hash(&mut hasher);

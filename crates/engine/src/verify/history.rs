@@ -393,7 +393,7 @@ fn not_before(case: &mut Case<'_>, step: Option<u32>, at: Timestamp, due: Timest
 }
 
 /// The right decision about a step whose parents have settled.
-enum Decision {
+enum StepDecision {
     /// These parents did not end as the step needs.
     Skip(Vec<u32>),
     /// Its condition is false.
@@ -417,12 +417,12 @@ fn check_decision(case: &mut Case<'_>, moment: &EventInContext<'_>, step: u32) -
         return Ok(());
     }
     let is_right = match (decide(case, moment, step)?, event) {
-        (Decision::Unclear, _) => true,
-        (Decision::Skip(dead), Event::Skipped { because: Because::Needs { steps }, .. }) => dead == *steps,
-        (Decision::Refuse, Event::Skipped { because: Because::Condition { .. }, .. }) => true,
-        (Decision::Fail, Event::Failed { failure, .. }) => failure.code == "template_error",
-        (Decision::Start, event) => is_start_of(node, run, step, event),
-        (Decision::Skip(_) | Decision::Refuse | Decision::Fail, _) => false,
+        (StepDecision::Unclear, _) => true,
+        (StepDecision::Skip(dead), Event::Skipped { because: Because::Needs { steps }, .. }) => dead == *steps,
+        (StepDecision::Refuse, Event::Skipped { because: Because::Condition { .. }, .. }) => true,
+        (StepDecision::Fail, Event::Failed { failure, .. }) => failure.code == "template_error",
+        (StepDecision::Start, event) => is_start_of(node, run, step, event),
+        (StepDecision::Skip(_) | StepDecision::Refuse | StepDecision::Fail, _) => false,
     };
     if !is_right {
         let name = event.name().unwrap_or_default();
@@ -442,7 +442,7 @@ fn check_decision(case: &mut Case<'_>, moment: &EventInContext<'_>, step: u32) -
     Ok(())
 }
 
-fn decide(case: &Case<'_>, moment: &EventInContext<'_>, step: u32) -> Result<Decision, Error> {
+fn decide(case: &Case<'_>, moment: &EventInContext<'_>, step: u32) -> Result<StepDecision, Error> {
     let EventInContext { plan, run, at, .. } = moment;
     let node = run.node(plan, step);
     let mut dead: Vec<u32> = Vec::new();
@@ -460,20 +460,20 @@ fn decide(case: &Case<'_>, moment: &EventInContext<'_>, step: u32) -> Result<Dec
         Join::Any => !has_taken && node.guard.is_none(),
     };
     if is_dead {
-        return Ok(Decision::Skip(dead));
+        return Ok(StepDecision::Skip(dead));
     }
-    let Some(Guard { expr: Some(expr), .. }) = &node.guard else { return Ok(Decision::Start) };
+    let Some(Guard { expr: Some(expr), .. }) = &node.guard else { return Ok(StepDecision::Start) };
     let (mut payloads, parsed) = (Payloads::new(), ParsedBodies::default());
     loop {
         let context = context(case.stored, *at, &payloads);
         let view = View::new(plan, run, &context, &parsed);
         let missing = match expr::truth(expr, &view.of(step), &mut Vec::new()) {
-            Ok(true) => return Ok(Decision::Start),
-            Ok(false) => return Ok(Decision::Refuse),
-            Err(Unresolved::Truncated { .. }) => return Ok(Decision::Fail),
+            Ok(true) => return Ok(StepDecision::Start),
+            Ok(false) => return Ok(StepDecision::Refuse),
+            Err(Unresolved::Truncated { .. }) => return Ok(StepDecision::Fail),
             Err(Unresolved::Stored(number)) => number,
         };
-        let Some(body) = case.payload(missing)? else { return Ok(Decision::Unclear) };
+        let Some(body) = case.payload(missing)? else { return Ok(StepDecision::Unclear) };
         payloads.insert(missing, body);
     }
 }

@@ -5,7 +5,7 @@ use crate::event::{Event, Failure, Response};
 use crate::expr::{self, Seen};
 use crate::payload::{INLINE_MAX, Payload};
 use crate::plan::{Body, GroupBody, Http, Level, Repeat};
-use crate::planner::{Finish, Move, Next, Settlement, Target};
+use crate::planner::{Finish, Move, Next, Settlement, StartTarget};
 use crate::planted_bugs::{self, Bug};
 use crate::run::{Phase, STEPS_MAX};
 use crate::scope::Unresolved;
@@ -98,14 +98,14 @@ impl AdvanceState<'_> {
             match next {
                 Next::Nothing => break,
                 Next::Missing(numbers) => self.note_missing(numbers),
-                Next::Move(Move::Start { target: Target::Opened(step), seen }) => {
+                Next::Move(Move::Start { target: StartTarget::Opened(step), seen }) => {
                     if !self.start(step, seen)
                         && let Some(planner) = &mut self.run.planner
                     {
                         planner.stalled(step);
                     }
                 }
-                Next::Move(Move::Start { target: Target::New { node, parent, index }, .. }) => {
+                Next::Move(Move::Start { target: StartTarget::New { node, parent, index }, .. }) => {
                     let step = self.run.next_step();
                     self.emit(Event::Opened { step, node, parent, index });
                     self.open_inner_steps(step);

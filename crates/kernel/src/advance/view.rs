@@ -45,14 +45,14 @@ pub struct ParsedBodies(RefCell<Parsed>);
 
 #[derive(Default)]
 struct Parsed {
-    values: BTreeMap<Body, Rc<Value>>,
+    values: BTreeMap<BodyOwner, Rc<Value>>,
     /// Their length before parsing.
     bytes: u64,
 }
 
 /// What a parsed body belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Body {
+enum BodyOwner {
     Trigger,
     Step(u32),
     /// A piece of the list of a loop, by its first item.
@@ -62,7 +62,12 @@ enum Body {
 }
 
 impl ParsedBodies {
-    fn get_or_parse(&self, of: Body, bytes: u64, parse: impl FnOnce() -> Result<Value, u32>) -> Result<Rc<Value>, u32> {
+    fn get_or_parse(
+        &self,
+        of: BodyOwner,
+        bytes: u64,
+        parse: impl FnOnce() -> Result<Value, u32>,
+    ) -> Result<Rc<Value>, u32> {
         let mut parsed = self.0.borrow_mut();
         if let Some(value) = parsed.values.get(&of) {
             return Ok(value.clone());
@@ -78,14 +83,14 @@ impl ParsedBodies {
 
     /// An event may have given the step another body.
     pub(super) fn forget(&mut self, step: u32) {
-        self.0.get_mut().values.remove(&Body::Step(step));
+        self.0.get_mut().values.remove(&BodyOwner::Step(step));
     }
 }
 
 impl Scope for View<'_> {
     fn get(&self, path: &Ref) -> Result<Option<Cow<'_, Value>>, Unresolved> {
         let value = match path.root {
-            Root::TriggerBody => self.read(Body::Trigger, &self.run.state.origin.body, &path.keys)?,
+            Root::TriggerBody => self.read(BodyOwner::Trigger, &self.run.state.origin.body, &path.keys)?,
             Root::TriggerHeaders => header(&self.run.state.origin.headers, &path.keys),
             Root::TriggerScheduledFor => fire_time(&self.run.state.origin),
             Root::WaitUrl => {
@@ -133,7 +138,7 @@ impl Scope for TriggerScope<'_> {
 impl<'a> View<'a> {
     /// The whole body of the trigger.
     pub fn trigger_body(&self) -> Result<Value, Unresolved> {
-        Ok((*self.parsed(Body::Trigger, &self.run.state.origin.body)?).clone())
+        Ok((*self.parsed(BodyOwner::Trigger, &self.run.state.origin.body)?).clone())
     }
 
     /// What a step can read: the steps beside it, and those of the groups around it.
@@ -176,7 +181,7 @@ impl<'a> View<'a> {
         let Some((of, index)) = self.iteration_of(path.node) else { return Ok(None) };
         let Some(iterations) = &self.run.step(of).iterations else { return Ok(None) };
         let Some((first, page)) = iterations.pages.range(..=index).next_back() else { return Ok(None) };
-        let list = self.parsed(Body::Page(of, *first), page)?;
+        let list = self.parsed(BodyOwner::Page(of, *first), page)?;
         Ok(list.get((index - first) as usize).and_then(|item| walk(item, &path.keys)).cloned())
     }
 
@@ -190,7 +195,7 @@ impl<'a> View<'a> {
             Some(body) if body.truncated => {
                 Err(Unresolved::Truncated { step: self.plan.node_at(path.node).key.clone(), keys: path.keys.join(".") })
             }
-            Some(body) => Ok(walk(&*self.parsed(Body::Iteration(of, index), body)?, &path.keys).cloned()),
+            Some(body) => Ok(walk(&*self.parsed(BodyOwner::Iteration(of, index), body)?, &path.keys).cloned()),
         }
     }
 
@@ -245,18 +250,18 @@ impl<'a> View<'a> {
                         ["body"].into_iter().chain(path.keys.iter().map(String::as_str)).collect::<Vec<_>>().join(".");
                     return Err(Unresolved::Truncated { step: self.plan.node_at(path.node).key.clone(), keys });
                 }
-                Some(body) => self.read(Body::Step(number), body, &path.keys)?,
+                Some(body) => self.read(BodyOwner::Step(number), body, &path.keys)?,
             },
             TaskField::Errors => walk(&errors(self.plan, self.run, number), &path.keys).cloned(),
         })
     }
 
     /// Reads inside the body of a step, or of the trigger.
-    fn read(&self, of: Body, body: &Payload, keys: &[String]) -> Result<Option<Value>, Unresolved> {
+    fn read(&self, of: BodyOwner, body: &Payload, keys: &[String]) -> Result<Option<Value>, Unresolved> {
         Ok(walk(&*self.parsed(of, body)?, keys).cloned())
     }
 
-    fn parsed(&self, of: Body, body: &Payload) -> Result<Rc<Value>, Unresolved> {
+    fn parsed(&self, of: BodyOwner, body: &Payload) -> Result<Rc<Value>, Unresolved> {
         let parse = || body.value(self.payloads_for(body));
         self.parsed.get_or_parse(of, body.len, parse).map_err(Unresolved::Stored)
     }

@@ -5,7 +5,7 @@
 //! unhandled failure ends its group at once, unless the group goes on after errors.
 
 use super::outcome::{self, unhandled_in};
-use super::{Finish, Move, Next, Planner, Settlement, Target};
+use super::{Finish, Move, Next, Planner, Settlement, StartTarget};
 use crate::advance::{STATE_MAX, Stop, View, is_denial};
 use crate::event::{Because, Failure};
 use crate::expr::{self, Seen};
@@ -18,7 +18,7 @@ use crate::template;
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Debug, Default)]
-pub struct Graph {
+pub struct GraphPlanner {
     /// For each root step, what its links still wait for.
     root_left: Vec<u32>,
     /// The same for inner steps.
@@ -27,7 +27,7 @@ pub struct Graph {
     /// Pending steps that can be decided, by number.
     frontier: BTreeSet<u32>,
     /// Groups, loops and iterations at work.
-    open: BTreeMap<u32, Progress>,
+    open: BTreeMap<u32, OpenGroup>,
     /// Those of them that may be able to end, or to go on.
     changed: BTreeSet<u32>,
     /// Decisions that need a payload first, or that wait until the run is resumed.
@@ -39,7 +39,7 @@ pub struct Graph {
 
 /// What is known of a group, loop or iteration at work.
 #[derive(Clone, Debug, Default)]
-struct Progress {
+struct OpenGroup {
     /// Its inner steps that have not settled; of a loop, the open iterations.
     unsettled: u32,
     /// The steps at work in a group with a limit.
@@ -49,7 +49,7 @@ struct Progress {
     has_failures: bool,
 }
 
-impl Planner for Graph {
+impl Planner for GraphPlanner {
     fn tidy(&mut self, plan: &Plan, run: &Run) {
         for step in std::mem::take(&mut self.frontier) {
             if !self.is_blocked(plan, run, step) {
@@ -71,7 +71,7 @@ impl Planner for Graph {
     }
 
     fn rebuild(&mut self, plan: &Plan, run: &Run) {
-        *self = Graph { root_left: vec![0; plan.root().len()], ..Graph::default() };
+        *self = GraphPlanner { root_left: vec![0; plan.root().len()], ..GraphPlanner::default() };
         if run.is_terminal() {
             return self.ended();
         }
@@ -175,7 +175,7 @@ impl Planner for Graph {
     }
 
     fn ended(&mut self) {
-        *self = Graph { has_ended: true, ..Graph::default() };
+        *self = GraphPlanner { has_ended: true, ..GraphPlanner::default() };
     }
 
     fn next(&mut self, view: &View<'_>, is_held: bool) -> Next {
@@ -226,7 +226,7 @@ fn has_failed(status: StepStatus) -> bool {
     matches!(status.outcome(), Some(Outcome::Failed | Outcome::TimedOut))
 }
 
-impl Graph {
+impl GraphPlanner {
     /// Counts what the links of a step wait for, and notes the step if it can be decided.
     fn watch(&mut self, plan: &Plan, run: &Run, step: u32) {
         let (node, group) = (run.node(plan, step), run.parent(step));
@@ -339,7 +339,7 @@ impl Graph {
             _ => Ok(true),
         };
         match condition {
-            Ok(true) => Next::Move(Move::Start { target: Target::Opened(step), seen }),
+            Ok(true) => Next::Move(Move::Start { target: StartTarget::Opened(step), seen }),
             Ok(false) => {
                 Next::Move(Move::Settle { step, settlement: Settlement::Skipped(Because::Condition { seen }) })
             }
@@ -394,7 +394,7 @@ impl Graph {
         view: &View<'_>,
         step: u32,
         repeat: &Repeat,
-        progress: &Progress,
+        progress: &OpenGroup,
         is_held: bool,
     ) -> Result<Next, Stop> {
         let (plan, run) = (view.plan, view.run);
@@ -432,7 +432,7 @@ impl Graph {
             }
             // Opening it puts the loop back into `changed`.
             let node = run.node_number(step);
-            return Ok(Next::Move(Move::Start { target: Target::New { node, parent: step, index }, seen }));
+            return Ok(Next::Move(Move::Start { target: StartTarget::New { node, parent: step, index }, seen }));
         }
         let is_over = progress.unsettled == 0 && (may_open || iterations.count == Some(iterations.opened));
         if !is_over {
@@ -504,7 +504,7 @@ fn limited<'p>(plan: &'p Plan, run: &Run, step: u32) -> Option<(u32, &'p GroupBo
 }
 
 /// Whether a loop could open an iteration, as far as can be said without evaluating its condition.
-fn can_open_more(plan: &Plan, run: &Run, step: u32, progress: &Progress) -> bool {
+fn can_open_more(plan: &Plan, run: &Run, step: u32, progress: &OpenGroup) -> bool {
     let Some(repeat) = run.node(plan, step).repeat().filter(|_| run.iteration(step).is_none()) else { return false };
     let Some(iterations) = &run.step(step).iterations else { return false };
     progress.unsettled < repeat.concurrency.max(1) && iterations.count.is_none_or(|count| iterations.opened < count)

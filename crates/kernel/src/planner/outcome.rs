@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 
 /// The step that makes the run fail, and the failure of the run; `None` for a run that completes.
 pub(super) fn verdict(plan: &Plan, run: &Run) -> Option<(u32, Failure)> {
-    let unhandled = unhandled_among(plan, run, None, Pending::HandlesNothing);
+    let unhandled = unhandled_among(plan, run, None, PendingSteps::HandlesNothing);
     let culprit = match plan.verdict() {
         Verdict::Unhandled | Verdict::DirectUnhandled => worst(run, unhandled),
         Verdict::Blocked | Verdict::DirectBlocked => {
@@ -55,7 +55,7 @@ pub fn unhandled_steps(plan: &Plan, run: &Run) -> Vec<u32> {
     }
     let groups: BTreeSet<Option<u32>> = failed.iter().map(|step| run.parent(*step)).collect();
     let unhandled: BTreeSet<u32> =
-        groups.into_iter().flat_map(|group| unhandled_among(plan, run, group, Pending::HandlesNothing)).collect();
+        groups.into_iter().flat_map(|group| unhandled_among(plan, run, group, PendingSteps::HandlesNothing)).collect();
     failed.into_iter().filter(|step| is_unhandled(plan, run, &unhandled, *step)).collect()
 }
 
@@ -78,7 +78,7 @@ fn is_unhandled(plan: &Plan, run: &Run, unhandled: &BTreeSet<u32>, step: u32) ->
 
 /// The failures in a group that nothing in the group handles any more, by number.
 pub(crate) fn unhandled_in(plan: &Plan, run: &Run, group: Option<u32>) -> Vec<u32> {
-    unhandled_among(plan, run, group, Pending::MayHandle)
+    unhandled_among(plan, run, group, PendingSteps::MayHandle)
 }
 
 /// The failures among the steps of a group or an iteration that nothing in it handles any more, by number.
@@ -132,7 +132,7 @@ impl std::fmt::Display for FailedSteps {
 
 /// Whether a step that has not settled counts as one that handles failures.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Pending {
+enum PendingSteps {
     MayHandle,
     HandlesNothing,
 }
@@ -152,7 +152,7 @@ fn failed_among(run: &Run, group: Option<u32>, plan: &Plan) -> Vec<u32> {
 
 /// The failures in a group that nothing in the group handles. Goes from the steps that handle failures up to what they
 /// need, and on through what was skipped.
-fn unhandled_among(plan: &Plan, run: &Run, group: Option<u32>, pending: Pending) -> Vec<u32> {
+fn unhandled_among(plan: &Plan, run: &Run, group: Option<u32>, pending: PendingSteps) -> Vec<u32> {
     let failed = failed_among(run, group, plan);
     if failed.is_empty() {
         return failed;
@@ -165,11 +165,11 @@ fn unhandled_among(plan: &Plan, run: &Run, group: Option<u32>, pending: Pending)
     let counts = |outcome: Option<Outcome>| match outcome {
         Some(Outcome::Ok | Outcome::Failed | Outcome::TimedOut) => true,
         Some(Outcome::Skipped | Outcome::Cancelled) => false,
-        None => pending == Pending::MayHandle,
+        None => pending == PendingSteps::MayHandle,
     };
     let passes_on = |outcome: Option<Outcome>| match outcome {
         Some(outcome) => outcome == Outcome::Skipped,
-        None => pending == Pending::MayHandle,
+        None => pending == PendingSteps::MayHandle,
     };
     let mut open: Vec<u32> = Vec::new();
     let mut handled = BTreeSet::new();

@@ -51,7 +51,7 @@ pub(crate) fn lower(
     let output = output.and_then(|node| step::template(node, &mut |raw| paths.resolve_at_end(raw), problems));
     let steps: Vec<&ParsedStep<'_>> = scopes.all.iter().flat_map(|scope| &scope.steps).collect();
     warnings::check(&steps, &nodes, problems);
-    let group = |scope: &scopes::Scope<'_>| Group {
+    let group = |scope: &scopes::StepScope<'_>| Group {
         nodes: (scope.first..scope.first + scope.steps.len() as u32).collect(),
         verdict,
         ..Default::default()

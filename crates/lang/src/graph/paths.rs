@@ -23,7 +23,7 @@ pub(super) struct Paths<'a, 't> {
 
 /// Who reads a path.
 #[derive(Clone, Copy)]
-struct Reader {
+struct PathReader {
     scope: usize,
     /// A step of the scope; `None` for a reader after all of them.
     step: Option<usize>,
@@ -38,13 +38,13 @@ impl<'a, 't> Paths<'a, 't> {
 
     /// Resolves a path of a step: its scope, and its place there.
     pub fn resolve(&self, at: (usize, usize), from: ReadFrom, raw: &RawPath<'_>) -> Result<Ref, Problem> {
-        let beside = Reader { scope: at.0, step: Some(at.1), repeats: None };
+        let beside = PathReader { scope: at.0, step: Some(at.1), repeats: None };
         self.read(
             match (from, self.scopes.inside(at)) {
                 (ReadFrom::Step, _) => beside,
-                (ReadFrom::Iteration, _) => Reader { repeats: Some(at), ..beside },
+                (ReadFrom::Iteration, _) => PathReader { repeats: Some(at), ..beside },
                 (ReadFrom::Inside, inside) => {
-                    inside.map_or(beside, |scope| Reader { scope, step: None, repeats: None })
+                    inside.map_or(beside, |scope| PathReader { scope, step: None, repeats: None })
                 }
             },
             raw,
@@ -53,10 +53,10 @@ impl<'a, 't> Paths<'a, 't> {
 
     /// Resolves a path that is read when all steps have ended.
     pub fn resolve_at_end(&self, raw: &RawPath<'_>) -> Result<Ref, Problem> {
-        self.read(Reader { scope: 0, step: None, repeats: None }, raw)
+        self.read(PathReader { scope: 0, step: None, repeats: None }, raw)
     }
 
-    fn read(&self, reader: Reader, raw: &RawPath<'_>) -> Result<Ref, Problem> {
+    fn read(&self, reader: PathReader, raw: &RawPath<'_>) -> Result<Ref, Problem> {
         let Some((root, rest)) = raw.segments.split_first() else {
             return Err(Problem::new(codes::INCOMPLETE_PATH, "this path is empty", raw.at, raw.text.len()));
         };
@@ -82,7 +82,7 @@ impl<'a, 't> Paths<'a, 't> {
     }
 
     /// The loops that a reader is inside of, from the innermost: their names, and the number of their node.
-    fn loops(&self, reader: Reader) -> impl Iterator<Item = (LoopNames<'t>, u32)> + '_ {
+    fn loops(&self, reader: PathReader) -> impl Iterator<Item = (LoopNames<'t>, u32)> + '_ {
         let node = |(scope, place): (usize, usize)| self.scopes.all[scope].first + place as u32;
         // A loop whose condition is read has no items.
         let own = reader.repeats.map(|at| (LoopNames { item: None }, node(at)));
@@ -94,7 +94,7 @@ impl<'a, 't> Paths<'a, 't> {
     }
 
     /// `item` or the name in `as`, `index` and `last`. `None` if the root is none of these here.
-    fn of_loop(&self, reader: Reader, root: &Segment, rest: &[Segment]) -> Option<Result<Ref, Problem>> {
+    fn of_loop(&self, reader: PathReader, root: &Segment, rest: &[Segment]) -> Option<Result<Ref, Problem>> {
         let of = |root, node| Ref { root, node, keys: names(rest), ..Default::default() };
         let name = root.name.as_str();
         if let Some((_, node)) = self.loops(reader).find(|(names, _)| names.item == Some(name)) {
@@ -120,7 +120,7 @@ impl<'a, 't> Paths<'a, 't> {
         }
     }
 
-    fn task(&self, reader: Reader, raw: &RawPath<'_>, rest: &[Segment]) -> Result<Ref, Problem> {
+    fn task(&self, reader: PathReader, raw: &RawPath<'_>, rest: &[Segment]) -> Result<Ref, Problem> {
         let [step, rest @ ..] = rest else { return Err(incomplete(raw, "tasks.<step>.body")) };
         let found = self.step(step)?;
         let Some((field, keys)) = rest.split_first() else {
@@ -154,7 +154,7 @@ impl<'a, 't> Paths<'a, 't> {
     /// Whether a step is certain to have ended when the reader reads it, or need not be looked at.
     fn check_scope(
         &self,
-        reader: Reader,
+        reader: PathReader,
         raw: &RawPath<'_>,
         step: &Segment,
         (scope, place): (usize, u32),
@@ -176,7 +176,7 @@ impl<'a, 't> Paths<'a, 't> {
     }
 
     /// `reads` is the reader, or the step of an outer group that the reader is inside of.
-    fn not_an_ancestor(&self, reader: Reader, reads: (usize, usize), raw: &RawPath<'_>, step: &Segment) -> Problem {
+    fn not_an_ancestor(&self, reader: PathReader, reads: (usize, usize), raw: &RawPath<'_>, step: &Segment) -> Problem {
         let name = self.scopes.all[reads.0].steps[reads.1].name;
         let is_inside = (reader.scope, reader.step) != (reads.0, Some(reads.1));
         let problem = |message| Problem::new(codes::NOT_AN_ANCESTOR, message, raw.at, raw.text.len());
@@ -192,7 +192,7 @@ impl<'a, 't> Paths<'a, 't> {
         }
     }
 
-    fn wait(&self, reader: Reader, raw: &RawPath<'_>, rest: &[Segment]) -> Result<Ref, Problem> {
+    fn wait(&self, reader: PathReader, raw: &RawPath<'_>, rest: &[Segment]) -> Result<Ref, Problem> {
         let [step, rest @ ..] = rest else { return Err(incomplete(raw, "wait.<step>.url")) };
         let found = self.step(step)?;
         if !self.scopes.outwards(reader.scope).any(|scope| scope == found.0) {

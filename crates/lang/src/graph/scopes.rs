@@ -15,13 +15,13 @@ const DEPTH_MAX: usize = 16;
 
 pub(super) struct Scopes<'t> {
     /// The root group, then the others: each after the one around it.
-    pub all: Vec<Scope<'t>>,
+    pub all: Vec<StepScope<'t>>,
     /// Where each step is: its scope, and its place there.
     pub index: BTreeMap<&'t str, (usize, u32)>,
 }
 
 /// The steps of one group.
-pub(super) struct Scope<'t> {
+pub(super) struct StepScope<'t> {
     pub steps: Vec<ParsedStep<'t>>,
     pub graph: Graph,
     /// The number of its first node.
@@ -79,7 +79,7 @@ impl<'t> Scopes<'t> {
                 }
             }
             let graph = Graph::default();
-            scopes.all.push(Scope { steps, graph, first: first as u32, around, names, groups });
+            scopes.all.push(StepScope { steps, graph, first: first as u32, around, names, groups });
         }
         for number in 0..scopes.all.len() {
             let graph = Graph::read(&scopes.all[number].steps, &scopes, number, problems);

@@ -68,13 +68,13 @@ pub async fn of_run(app: State, query: Query, Path(run): Path<String>, headers: 
         let mut sent = pipe.send(format!("{RETRY}\n")).await;
         while sent.is_some() {
             sent = match pipe.next(subscription.next()).await {
-                Next::Idle => pipe.send(":\n\n".into()).await,
-                Next::Event(Ok(Some(events))) => {
+                Awaited::Idle => pipe.send(":\n\n".into()).await,
+                Awaited::Event(Ok(Some(events))) => {
                     let mut text = String::new();
                     events.iter().for_each(|event| write_event(&mut text, event.stored.seq, event));
                     pipe.send(text).await
                 }
-                Next::Event(Ok(None)) => {
+                Awaited::Event(Ok(None)) => {
                     match app.engine.store().run(app.org(), id).await {
                         Ok(row) => {
                             let end = serde_json::to_string(&end_of(id, row)).unwrap_or_default();
@@ -85,11 +85,11 @@ pub async fn of_run(app: State, query: Query, Path(run): Path<String>, headers: 
                     }
                     None
                 }
-                Next::Event(Err(error)) => {
+                Awaited::Event(Err(error)) => {
                     tracing::warn!(%error, run = %id, "a stream ended early");
                     None
                 }
-                Next::Closed => None,
+                Awaited::Closed => None,
             };
         }
     });
@@ -123,8 +123,8 @@ pub async fn of_all(app: State, query: Query, headers: HeaderMap) -> Answer {
         let mut sent = pipe.send(format!("{RETRY}id: {}\n\n", subscription.position())).await;
         while sent.is_some() {
             sent = match pipe.next(subscription.next()).await {
-                Next::Idle => pipe.send(":\n\n".into()).await,
-                Next::Event(Ok((records, end))) => {
+                Awaited::Idle => pipe.send(":\n\n".into()).await,
+                Awaited::Event(Ok((records, end))) => {
                     let mut text = String::new();
                     for (position, events) in &records {
                         let is_wanted = |event: &RunEvent| {
@@ -141,11 +141,11 @@ pub async fn of_all(app: State, query: Query, headers: HeaderMap) -> Answer {
                     let _ = write!(text, "id: {end}\n\n");
                     pipe.send(text).await
                 }
-                Next::Event(Err(error)) => {
+                Awaited::Event(Err(error)) => {
                     tracing::warn!(%error, "a stream ended early");
                     None
                 }
-                Next::Closed => None,
+                Awaited::Closed => None,
             };
         }
     });
@@ -182,7 +182,7 @@ fn permit(app: &App) -> Result<OwnedSemaphorePermit, Refusal> {
 }
 
 /// What a stream waited for.
-enum Next<T> {
+enum Awaited<T> {
     Event(T),
     Idle,
     /// The client disconnected, or the server is draining.
@@ -219,13 +219,13 @@ impl StreamSender {
         }
     }
 
-    async fn next<T>(&mut self, event: impl Future<Output = T>) -> Next<T> {
+    async fn next<T>(&mut self, event: impl Future<Output = T>) -> Awaited<T> {
         tokio::select! {
             biased;
-            _ = self.draining.wait_for(|is_draining| *is_draining) => Next::Closed,
-            () = self.sender.closed() => Next::Closed,
-            event = event => Next::Event(event),
-            () = tokio::time::sleep(KEEP_ALIVE) => Next::Idle,
+            _ = self.draining.wait_for(|is_draining| *is_draining) => Awaited::Closed,
+            () = self.sender.closed() => Awaited::Closed,
+            event = event => Awaited::Event(event),
+            () = tokio::time::sleep(KEEP_ALIVE) => Awaited::Idle,
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Invariant: an error says that nothing was written only when that is certain. Full, busy, locked and read-only are
 //! certain, because the transaction is rolled back. An I/O error or damage during a commit is not: the last frame may
 //! or may not have reached the disk, so the outcome is `Unknown`. (SQLite also reports an I/O error when the file
-//! system became read-only; the writer checks for that, see `Writer::give_up`.)
+//! system became read-only; the writer checks for that, see `StoreWriter::give_up`.)
 
 use crate::Error;
 use rusqlite::{Error as Sql, ErrorCode};

@@ -25,7 +25,7 @@ use rusqlite::Connection;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-pub(super) struct Writer {
+pub(super) struct StoreWriter {
     connection: Connection,
     log: Log,
     heads: Arc<Heads>,
@@ -44,15 +44,15 @@ enum Isolation {
     Savepoints,
 }
 
-impl Writer {
+impl StoreWriter {
     pub(super) fn new(
         connection: Connection,
         log: Log,
         (heads, tail): (Arc<Heads>, Tail),
         options: Options,
         tally: Arc<Tally>,
-    ) -> Writer {
-        Writer { connection, log, heads, staged: IdMap::default(), tail, options, tally, unknown: None }
+    ) -> StoreWriter {
+        StoreWriter { connection, log, heads, staged: IdMap::default(), tail, options, tally, unknown: None }
     }
 
     pub(super) fn commit(&mut self, batch: &Batch) -> Result<Vec<WriteVerdict>> {

@@ -1,7 +1,7 @@
 //! A second planner: `advance` does not know which planner it asks.
 
 use super::*;
-use crate::planner::{Finish, Move, Next, Planner, Settlement, Target};
+use crate::planner::{Finish, Move, Next, Planner, Settlement, StartTarget};
 use crate::run::Phase;
 
 /// Starts the steps in the opposite order of the plan, one after the other, and fails at the first failure. Links and
@@ -48,7 +48,7 @@ impl Planner for Backwards {
                 }
             }
             Some((step, _)) if is_pending(&step) && !is_held => {
-                Next::Move(Move::Start { target: Target::Opened(step), seen: Vec::new() })
+                Next::Move(Move::Start { target: StartTarget::Opened(step), seen: Vec::new() })
             }
             Some(_) => Next::Nothing,
         }
