@@ -15,6 +15,7 @@ use crate::payload::Payload;
 use crate::plan::{ApprovalBody, Decision};
 use crate::planted_bugs::{self, Bug};
 use crate::run::{Phase, Run, SIGNALS_MAX, WaitKind};
+use crate::status::StepStatus;
 use crate::template;
 use crate::time::{Span, Timestamp};
 use bytes::Bytes;
@@ -211,7 +212,8 @@ impl AdvanceState<'_> {
             Ok(step) if matches!(self.run.step(step).phase, Phase::Waiting { .. }) => {
                 self.applied(Event::Continued { step, actor })
             }
-            Ok(step) if self.run.step(step).outcome().is_some() => Answer::Repeated,
+            Ok(step) if self.run.step(step).status() == StepStatus::Success => Answer::Repeated,
+            Ok(_) if self.run.is_terminal() => Answer::Ended(self.run.status()),
             Ok(_) => Answer::Unknown,
             Err(answer) => answer,
         }

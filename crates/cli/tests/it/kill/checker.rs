@@ -70,11 +70,13 @@ pub fn check(server: &Server, upstream: &Upstream, journal: &Journal, expected: 
     let (acked, unknown) = starts_agree(&runs, journal);
     callbacks_agree(&runs, journal);
     cancels_agree(&runs, journal);
+    children_agree(&runs);
     let mut interrupted = 0;
     for (id, run) in &runs {
         let events = server.events(id);
         interrupted += events.iter().filter(|e| e["type"] == "step.retrying" && e["data"]["charged"] == false).count();
         history_is_valid(run, &events);
+        signals_agree(id, run, &events, journal);
         steps_agree(id, run, &events, &effects, expected.is_time_real);
     }
     assert!(acked >= expected.acked, "too little load: only {acked} writes were acknowledged");
@@ -85,7 +87,7 @@ pub fn check(server: &Server, upstream: &Upstream, journal: &Journal, expected: 
 /// I1–I3, I24: acked ⊆ final ⊆ acked ∪ unknown, and one run per key.
 fn starts_agree(runs: &Runs, journal: &Journal) -> (usize, usize) {
     let mut by_key: BTreeMap<&str, &str> = BTreeMap::new();
-    for (id, run) in runs {
+    for (id, run) in runs.iter().filter(|(_, run)| run["parent"].is_null()) {
         let key = run["input"]["key"].as_str().expect("its key");
         let other = by_key.insert(key, id);
         assert_eq!(other, None, "two runs of one key `{key}`");
@@ -155,9 +157,70 @@ fn cancels_agree(runs: &Runs, journal: &Journal) {
             _ => None,
         })
         .collect();
-    for (id, run) in runs {
+    for (id, run) in runs.iter().filter(|(_, run)| run["parent"].is_null()) {
         let expected = if cancel_requests.contains(id) { &["completed", "cancelled"][..] } else { &["completed"] };
         assert!(expected.contains(&run["status"].as_str().expect("a status")), "{id} is {}: {run:#}", run["status"]);
+    }
+}
+
+/// M17–M19: each attempt at the step of a parent has one child, which has ended as its parent says, and never goes on
+/// without it.
+fn children_agree(runs: &Runs) {
+    let mut by_parent: BTreeMap<(&str, u64), &Value> = BTreeMap::new();
+    for (id, run) in runs.iter().filter(|(_, run)| !run["parent"].is_null()) {
+        let link = &run["parent"];
+        let parent = link["run_id"].as_str().expect("a run");
+        let other = by_parent.insert((parent, link["attempt"].as_u64().expect("a number")), run);
+        assert!(other.is_none(), "two children of one attempt: {link}");
+        let of = runs.get(parent).unwrap_or_else(|| panic!("{id} has a parent that does not exist: {link}"));
+        assert_eq!(of["input"]["key"], run["input"]["key"], "{id} has the input of another run's child");
+        let expected = if of["status"] == "completed" { "completed" } else { "cancelled" };
+        let may_be_earlier = expected == "cancelled" && run["status"] == "completed";
+        assert!(run["status"] == expected || may_be_earlier, "{id} is {}, its parent {}", run["status"], of["status"]);
+    }
+    for (id, run) in runs.iter().filter(|(_, run)| run["workflow"] == "parent" && run["status"] == "completed") {
+        let child = by_parent.get(&(id.as_str(), 1)).unwrap_or_else(|| panic!("{id} completed without its child"));
+        assert_eq!(run["tasks"]["call"]["body"], child["output"], "{id} has another output than its child");
+        assert_eq!(child["output"]["of"], run["input"]["key"]);
+    }
+}
+
+/// M20, M22: an accepted signal was received once, one of them was read, and each wait ended once.
+fn signals_agree(id: &str, run: &Value, events: &[Value], journal: &Journal) {
+    let count = |kind: &str| events.iter().filter(|event| event["type"] == kind).count();
+    let received = count("signal.received");
+    let (mut accepted, mut possible) = (BTreeSet::new(), BTreeSet::new());
+    for line in journal.lines() {
+        match (line.request, line.outcome) {
+            (Request::Signal { run, key }, outcome) if run == id => {
+                match outcome {
+                    Told::Ok(_) => drop(accepted.insert(key.clone())),
+                    Told::Unknown => {}
+                    Told::No(status) => {
+                        assert!(matches!(status, 0 | 409 | 503), "{id}: a signal was refused with {status}");
+                        continue;
+                    }
+                }
+                possible.insert(key);
+            }
+            (Request::Continue { run: of, step }, Told::Ok(_)) if of == id => {
+                let status = &run["tasks"][step]["status"];
+                assert!(status == "success", "{id}: `{step}` was continued and is {status}");
+            }
+            _ => {}
+        }
+    }
+    let bounds = accepted.len()..=possible.len();
+    assert!(bounds.contains(&received), "{id}: {received} signals were received, expected {bounds:?}");
+    if run["workflow"] == "asks" && run["status"] == "completed" {
+        assert_eq!(count("signal.consumed"), 1, "{id}: {events:#?}");
+        assert_eq!((count("approval.approved"), count("approval.denied")), (1, 0), "{id}: {events:#?}");
+        let read = run["tasks"]["paid"]["body"]["key"].as_str().expect("its key");
+        assert!(possible.contains(read), "{id}: the signal `{read}` was never sent");
+        assert_eq!(run["unread_signals"]["paid"].as_u64().unwrap_or(0), received as u64 - 1, "{id}");
+    }
+    if run["workflow"] == "each" && run["status"] == "completed" {
+        assert_eq!(run["tasks"]["all"]["body"], serde_json::json!([0, 1, 2, 3]), "{id}: {run:#}");
     }
 }
 
@@ -172,20 +235,23 @@ fn history_is_valid(run: &Value, events: &[Value]) {
         "nothing follows the end: {events:#?}"
     );
     assert!(events.windows(2).all(|w| micros(&w[0]["at"]) <= micros(&w[1]["at"])), "time runs forward: {events:#?}");
-    for (step, view) in run["tasks"].as_object().expect("steps") {
+    let steps: BTreeSet<&str> = events.iter().filter_map(|event| event["step"].as_str()).collect();
+    for step in steps {
+        let view = &run["tasks"][step];
         let ends = ["step.succeeded", "step.received", "step.failed", "step.timeout", "step.skipped", "step.cancelled"];
         let ended: usize = ends.iter().map(|kind| of(kind, step)).sum();
         assert!(ended <= 1, "`{step}` ended {ended} times: {events:#?}");
         let attempts: Vec<u64> = events
             .iter()
-            .filter(|e| e["type"] == "step.started" && e["step"] == step.as_str())
-            .map(|e| e["attempt"].as_u64().expect("a number"))
+            .filter(|e| e["type"] == "step.started" && e["step"] == step)
+            // The start of a loop is not an attempt.
+            .filter_map(|e| e["attempt"].as_u64())
             .collect();
         assert_eq!(attempts, (1..=attempts.len() as u64).collect::<Vec<_>>(), "`{step}`: attempts count up");
         if matches!(view["type"].as_str(), Some("http" | "noop")) {
             assert_eq!(view["attempt"], attempts.len(), "`{step}`");
         }
-        if let Some(set) = events.iter().find(|e| e["type"] == "timer.set" && e["step"] == step.as_str())
+        if let Some(set) = events.iter().find(|e| e["type"] == "timer.set" && e["step"] == step)
             && view["status"] == "success"
         {
             assert_eq!(micros(&set["data"]["wake_at"]) - micros(&set["at"]), NAP.as_micros() as i64);
@@ -205,8 +271,8 @@ fn steps_agree(id: &str, run: &Value, events: &[Value], effects: &Effects, is_ti
         "door" => BTreeMap::from([("end", &["ask"][..])]),
         _ => BTreeMap::new(),
     };
-    for (step, view) in run["tasks"].as_object().expect("steps").iter().filter(|(_, view)| view["type"] == "http") {
-        let found = effects_of(step);
+    for (step, view) in http_steps(run, events) {
+        let found = effects_of(&step);
         let recorded = view["attempt"].as_u64().expect("a number");
         let numbers: BTreeSet<u32> = found.iter().map(Effect::attempt).collect();
         assert_eq!(numbers.len(), found.len(), "{id} `{step}`: doubled: one attempt was sent twice");
@@ -245,4 +311,22 @@ fn steps_agree(id: &str, run: &Value, events: &[Value], effects: &Effects, is_ti
             }
         }
     }
+}
+
+/// The steps that send requests, those of the root as the run shows them and inner ones as its events do.
+fn http_steps(run: &Value, events: &[Value]) -> Vec<(String, Value)> {
+    let of_root = run["tasks"].as_object().expect("steps").iter().filter(|(_, view)| view["type"] == "http");
+    let mut steps: Vec<(String, Value)> = of_root.map(|(step, view)| (step.clone(), view.clone())).collect();
+    let of_step = |kind: &str, step: &str| events.iter().filter(|e| e["type"] == kind && e["step"] == step).count();
+    for opened in events.iter().filter(|event| event["type"] == "step.opened") {
+        let step = opened["step"].as_str().expect("a key");
+        if step.ends_with("/call") {
+            let status = if of_step("step.succeeded", step) == 1 { "success" } else { "cancelled" };
+            steps.push((
+                step.to_owned(),
+                serde_json::json!({ "attempt": of_step("step.started", step), "status": status }),
+            ));
+        }
+    }
+    steps
 }

@@ -34,7 +34,25 @@ const WORKFLOWS: &[(&str, &str)] = &[
     ("quick", "a: { noop: {} }\nb: { set: { x: \"{{trigger.body.key}}\" }, needs: [a] }\nc: { noop: {}, needs: [b] }"),
     // Evicted with so many records that it needs a snapshot; `$CHAIN` ends in `last`.
     ("long", "$CHAIN\nnap: { sleep: 400ms, needs: [last] }\nend: { url: $UP/end, needs: [nap] }"),
+    (
+        "each",
+        "all: { loop: { items: [0, 1, 2, 3], concurrency: 2, tasks: { call: { url: $UP/each, body: { n: \"{{item}}\" } }, rest: { sleep: 20ms, needs: [call] } }, output: \"{{item}}\" } }\nend: { url: $UP/end, needs: [all], body: { got: \"{{tasks.all.body}}\" } }",
+    ),
+    (
+        "parent",
+        "call: { subworkflow: { workflow: child, input: { key: \"{{trigger.body.key}}\" } } }\nend: { url: $UP/end, needs: [call], body: { got: \"{{tasks.call.body}}\" } }",
+    ),
+    (
+        "asks",
+        "paid: { wait_for_signal: { name: paid } }\nreview: { needs: [paid], approval: { prompt: \"{{trigger.body.key}}?\" } }\nhold: { needs: [review], pause: {} }\nend: { url: $UP/end, needs: [hold], body: { got: \"{{tasks.paid.body}}\" } }",
+    ),
 ];
+
+/// Only other workflows start it.
+const CHILD: &str = "name: child
+output: { of: \"{{trigger.body.key}}\" }
+tasks: { work: { url: $UP/child }, nap: { sleep: 400ms, needs: [work] } }
+";
 
 fn chain() -> String {
     let middle = (1..20).map(|i| format!("s{i}: {{ noop: {{}}, needs: [s{}] }}\n", i - 1));
@@ -84,6 +102,7 @@ impl Driver {
             let steps: String = steps.lines().map(|line| format!("  {line}\n")).collect();
             server.define(&format!("name: {name}\ntasks:\n{steps}"));
         }
+        server.define(&upstream.fill(CHILD));
         let load = Arc::new(Load {
             journal: Journal::default(),
             api: Mutex::new(Some(*server)),
@@ -185,7 +204,8 @@ impl Driver {
         }
         eventually("every run ends (I13)", || {
             load.answer_all(&server);
-            server.list("/api/v1/runs?status=pending,running,waiting").is_empty().then_some(())
+            load.tend_all(&server);
+            server.list("/api/v1/runs?status=pending,running,waiting,cancelling").is_empty().then_some(())
         });
         assert!(server.list("/api/v1/runs").iter().all(is_terminal));
         // Restarted once more, so that the check reads only what is on disk.
@@ -218,10 +238,11 @@ impl Load {
         while !self.is_over.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(5 + rng.below(40)));
             let Some(api) = *self.api.lock().unwrap() else { continue };
-            match rng.below(10) {
+            match rng.below(12) {
                 0..=5 => self.start_new(api, &mut rng),
                 6 => self.start_again(api, &mut rng),
                 7..=8 => self.call_back(api, &mut rng),
+                9..=10 => self.tend(api, &mut rng),
                 _ => self.cancel(api, &mut rng),
             }
         }
@@ -286,17 +307,57 @@ impl Load {
         }
     }
 
-    fn cancel(&self, api: Api, rng: &mut Rng) {
-        let outcome = |(_, outcome): &(String, Told)| match outcome {
-            Told::Ok(run) => Some(run.clone()),
+    /// A recent run of a workflow whose name begins so: it may still be open.
+    fn recent(&self, workflow: &str, rng: &mut Rng) -> Option<String> {
+        let of_workflow = |(key, outcome): &(String, Told)| match outcome {
+            Told::Ok(run) if key.starts_with(workflow) => Some(run.clone()),
             _ => None,
         };
-        // A recent run: it may still be open.
-        let runs: Vec<String> = self.journal.starts().iter().rev().filter_map(outcome).take(20).collect();
-        if runs.is_empty() {
-            return;
+        let runs: Vec<String> = self.journal.starts().iter().rev().filter_map(of_workflow).take(20).collect();
+        (!runs.is_empty()).then(|| runs[rng.below(runs.len() as u64) as usize].clone())
+    }
+
+    /// Gives a signal to a run, or decides or resumes what it waits for, perhaps too early or again.
+    fn tend(&self, api: Api, rng: &mut Rng) {
+        let Some(run) = self.recent("asks", rng) else { return };
+        match rng.below(3) {
+            0 => self.signal(api, run, &format!("k{}", rng.below(3))),
+            1 => self.ask_for(api, run, "approve"),
+            _ => self.ask_for(api, run, "resume"),
         }
-        let run = runs[rng.below(runs.len() as u64) as usize].clone();
+    }
+
+    /// The body of a signal follows from its key.
+    fn signal(&self, api: Api, run: String, key: &str) {
+        let path = format!("/api/v1/runs/{run}/signals/paid");
+        let line = self.journal.ask(Request::Signal { run, key: key.to_owned() });
+        let answer = api.write(&path, &[("Idempotency-Key", key)], json!({ "key": key }).to_string().as_bytes());
+        self.journal.note(line, outcome(answer, |_| String::new()));
+    }
+
+    /// `approve` or `resume`.
+    fn ask_for(&self, api: Api, run: String, verb: &'static str) {
+        let path = format!("/api/v1/runs/{run}/{verb}");
+        let step = if verb == "approve" { "review" } else { "hold" };
+        let line = self.journal.ask(Request::Continue { run, step });
+        let answer = api.write(&path, &[], json!({ "actor": "ada", "step": step }).to_string().as_bytes());
+        self.journal.note(line, outcome(answer, |_| String::new()));
+    }
+
+    fn tend_all(&self, server: &Server) {
+        for run in server.list("/api/v1/runs?workflow=asks&status=waiting") {
+            let id = run["id"].as_str().expect("an id").to_owned();
+            match server.run(&id)["waiting_for"][0]["kind"].as_str() {
+                Some("signal") => self.signal(**server, id, "last"),
+                Some("approval") => self.ask_for(**server, id, "approve"),
+                Some("pause") => self.ask_for(**server, id, "resume"),
+                _ => {}
+            }
+        }
+    }
+
+    fn cancel(&self, api: Api, rng: &mut Rng) {
+        let Some(run) = self.recent("", rng) else { return };
         let line = self.journal.ask(Request::Cancel { run: run.clone() });
         let answer = api.write(&format!("/api/v1/runs/{run}/cancel"), &[], b"{}");
         self.journal.note(line, self::outcome(answer, |_| String::new()));

@@ -16,6 +16,16 @@ pub enum Request {
     Cancel {
         run: String,
     },
+    /// A signal under a key.
+    Signal {
+        run: String,
+        key: String,
+    },
+    /// Approve or resume a step.
+    Continue {
+        run: String,
+        step: &'static str,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq)]

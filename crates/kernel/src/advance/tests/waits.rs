@@ -245,8 +245,10 @@ fn a_pause_step_ends_when_it_is_resumed_or_times_out() {
 
     let mut story = Story::of("a@pause; b@pause");
     assert_eq!(story.give(resume(None)), Answer::Ambiguous);
+    assert_eq!(story.give(resume(Some(0))), Answer::Applied);
     story.after("60s");
-    assert_eq!(story.statuses(), "a=timeout b=timeout run=failed");
+    assert_eq!(story.statuses(), "a=success b=timeout run=failed");
+    assert_eq!(story.give(resume(Some(1))), Answer::Ended(RunStatus::Failed), "it was too late");
 }
 
 #[test]
@@ -255,5 +257,6 @@ fn waits_end_with_their_run() {
     story.give(Input::Cancel { actor: "ada".into(), reason: String::new() });
     assert_eq!(story.statuses(), "a=cancelled b=cancelled c=cancelled run=cancelled");
     assert_eq!(story.give(decide(Some(1), Decision::Approved, "ada")), Answer::Gone);
-    assert_eq!(story.give(Input::Continue { step: Some(2), actor: "ada".into() }), Answer::Repeated);
+    let resume = Input::Continue { step: Some(2), actor: "ada".into() };
+    assert_eq!(story.give(resume), Answer::Ended(RunStatus::Cancelled), "nobody has resumed it");
 }
