@@ -38,6 +38,7 @@ pub const ALL: &[Feature] = &[
         "graphs of steps in JSON or YAML, with conditions, templates, retries and failure paths",
         "every problem in a definition is reported at once, with its position, and warnings beside errors; a failure \
          that no step handled fails the run; a step that is skipped says why; \
+         the body of every trigger is checked against a JSON Schema, if the workflow has one; \
          versions with a history and a diff; a run keeps the version it started with",
     ),
     works(FORMS, "concepts.md", "graphs (`tasks`), and single tasks without a definition", ""),

@@ -9,6 +9,9 @@ use kernel::inbox::{ChildOutcome, InboxKind, StartChild};
 use kernel::{Input, Payloads, RunStatus, wire};
 use store::{ConsumedRow, InboxKey, InboxRow};
 
+/// The code of a step whose child gets a body that does not fit the `input` schema of its workflow.
+pub const INVALID_INPUT: &str = "invalid_input";
+
 /// A row that asks for a child.
 #[derive(Clone, Debug)]
 pub struct ChildRequest {
@@ -58,7 +61,10 @@ impl ChildRequest {
         let (org, ..) = self.key;
         let others = rows_of_child.iter().map(|row| row.key).filter(|other| *other != self.key);
         let source = InboxSource { rows: std::iter::once(self.key).chain(others).collect(), is_from_run: true };
-        let outcome = ChildOutcome { status: RunStatus::Failed, failure: Some(failure), ..Default::default() };
+        // Every attempt would send the same body.
+        let is_refused = failure.code == INVALID_INPUT;
+        let outcome =
+            ChildOutcome { status: RunStatus::Failed, failure: Some(failure), is_refused, ..Default::default() };
         let Parent { run, step, attempt, .. } = self.parent;
         let input = Input::ChildEnded { step, attempt, outcome: Box::new(outcome) };
         InboxInput { org, run, input, source }

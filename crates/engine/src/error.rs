@@ -3,6 +3,7 @@
 use crate::mailbox::LoadFailure;
 use crate::triggers::webhook::Rejection;
 use kernel::{RunId, RunStatus, TaskStatus};
+use lang::InputProblem;
 
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
@@ -32,6 +33,9 @@ pub enum Error {
     /// The `concurrency` key of a workflow cannot be evaluated with the trigger's input.
     #[error("{0}")]
     InvalidConcurrencyKey(String),
+    /// The body of a new run does not fit the `input` schema of the workflow.
+    #[error("{}", misfit(.0))]
+    InvalidInput(Vec<InputProblem>),
     #[error("this idempotency key was used for another request")]
     KeyReused,
     #[error("there is no workflow `{key}`")]
@@ -94,6 +98,21 @@ pub enum Error {
     /// Another process uses the store.
     #[error("{0}")]
     InUse(String),
+}
+
+/// The length of the text that stands for all problems of a body.
+const MISFIT_MAX: usize = 2_000;
+
+/// Every problem of a body in one text, for logs and for the error of a step.
+fn misfit(problems: &[InputProblem]) -> String {
+    let mut text = String::new();
+    for (listed, problem) in problems.iter().enumerate() {
+        if text.len() + problem.message.len() > MISFIT_MAX && listed > 0 {
+            return format!("{text} (and {} more)", problems.len() - listed);
+        }
+        text = if listed == 0 { problem.message.clone() } else { format!("{text}; {}", problem.message) };
+    }
+    text
 }
 
 impl Error {

@@ -22,6 +22,7 @@ pub mod core;
 pub mod deferred_inputs;
 pub mod engine_loop;
 pub mod id_generator;
+mod input_check;
 pub mod outbox;
 mod pause;
 pub mod replay;

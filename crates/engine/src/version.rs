@@ -1,7 +1,9 @@
 //! One immutable version of a workflow, with its compiled plan.
 
+use crate::error::Error;
 use kernel::{OrgId, Plan, WorkflowId};
-use std::sync::Arc;
+use lang::{Budget, InputSchema};
+use std::sync::{Arc, OnceLock};
 
 #[derive(Debug)]
 pub struct Version {
@@ -15,6 +17,37 @@ pub struct Version {
     pub plan: Arc<Plan>,
     /// The steps in the order in which the author of this version wrote them.
     pub order: Vec<u32>,
+    pub input: InputCheck,
+}
+
+/// What the bodies of new runs must fit. Compiled for the first of them: a version that is read because of its runs may
+/// never get another.
+#[derive(Debug, Default)]
+pub struct InputCheck {
+    /// The `input` of the definition, as JSON.
+    text: Option<String>,
+    schema: OnceLock<Result<InputSchema, String>>,
+}
+
+impl InputCheck {
+    pub fn of(definition: &[u8]) -> InputCheck {
+        let definition = serde_json::from_slice::<serde_json::Value>(definition).ok();
+        let text = definition.as_ref().and_then(|fields| fields.get("input")).map(ToString::to_string);
+        InputCheck { text, schema: OnceLock::new() }
+    }
+
+    /// Whether any body fits, without a check.
+    pub fn is_free(&self) -> bool {
+        self.text.is_none()
+    }
+
+    pub fn check(&self, body: &[u8], budget: &mut Budget) -> Result<(), Error> {
+        let Some(text) = &self.text else { return Ok(()) };
+        match self.schema.get_or_init(|| InputSchema::stored(text.as_bytes())) {
+            Ok(schema) => schema.check(body, budget).map_err(Error::InvalidInput),
+            Err(why) => Err(Error::Refused(format!("the workflow's `input` schema cannot be read: {why}"))),
+        }
+    }
 }
 
 impl Version {

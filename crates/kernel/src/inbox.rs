@@ -72,6 +72,8 @@ message! {
         1 => status: RunStatus,
         2 => output: Option<Payload>,
         3 => failure: Option<Failure>,
+        /// It was never started, and would be refused again: the step fails with this failure, without another attempt.
+        4 => is_refused: bool,
     }
 }
 

@@ -44,6 +44,11 @@ codes! {
     INVALID_SLUG = "invalid_slug" "A slug is `[a-z0-9][a-z0-9_-]{0,79}`.";
     INVALID_DURATION = "invalid_duration" "A duration is a count and a unit (`500ms`, `30s`, `5m`, `2h`, `1d`) or a whole number of seconds. A bare number in the `timeout` of an http step is milliseconds, from 1,000 on.";
 
+    // The input of runs.
+    INVALID_SCHEMA = "invalid_schema" "The `input` of a workflow is not a JSON Schema (2020-12).";
+    UNSUPPORTED_SCHEMA = "unsupported_schema" "The `input` of a workflow uses a part of JSON Schema that is not supported: another dialect, a reference to another document, a pattern that cannot be matched in linear time, an unknown format.";
+    INPUT_MISMATCH = "input_mismatch" "The `input` of a schedule does not fit the `input` schema of its workflow.";
+
     // Triggers.
     INVALID_CRON = "invalid_cron" "A schedule is five fields: minute, hour, day of month, month, day of week.";
     IMPOSSIBLE_SCHEDULE = "impossible_schedule" "A schedule names only days that do not exist, so it would never fire.";

@@ -7,12 +7,14 @@ use crate::codes;
 use crate::diagnostic::{Diagnostic, Draft, Problems, grouped, is_hostile, normalized, quoted};
 use crate::fields::{self, DURATION_MAX, Fields, Shape, Unit, duration};
 use crate::graph::LoweredGraph;
+use crate::input::{self, Budget, InputSchema};
 use crate::tree::{Tree, TreeNode, Value};
 use crate::trigger::{self, Spec};
 use crate::{canonical, graph, settings};
 use kernel::Plan;
 use kernel::plan::{Form, Layout, Verdict};
 use kernel::time::Span;
+use std::sync::Arc;
 
 const NAME_MAX: usize = 80;
 const TAGS_MAX: usize = 16;
@@ -31,6 +33,8 @@ pub struct Compiled {
     pub source: serde_json::Value,
     /// The schedule or webhook of the definition.
     pub trigger: Option<Spec>,
+    /// What the body of every trigger must fit.
+    pub input: Option<Arc<InputSchema>>,
     /// Problems that do not make the definition invalid.
     pub warnings: Vec<Diagnostic>,
 }
@@ -86,6 +90,7 @@ const SHAPE: Shape = Shape {
         "concurrency",
         "callback_url",
         "output",
+        "input",
     ],
     later: &[
         "priority",
@@ -95,7 +100,6 @@ const SHAPE: Shape = Shape {
         "timeouts",
         "variables",
         "payload",
-        "input",
         "outputs",
         "runtime",
         "constraints",
@@ -125,11 +129,11 @@ pub fn compile(tree: &Tree) -> Result<Compiled, Vec<Diagnostic>> {
     root.check_numbers(&mut problems);
     let compiled = read(root, &mut problems);
     match compiled {
-        Some((meta, trigger, layout)) if problems.is_empty() => match Plan::new(layout) {
+        Some(Read { meta, trigger, layout, input }) if problems.is_empty() => match Plan::new(layout) {
             Ok(plan) => {
                 let (form, source) = (plan.layout().form, trigger::without_secret(root.to_json()));
                 let (hash, warnings) = (canonical::hash(root), problems.finish(Some(root)));
-                return Ok(Compiled { meta, plan, hash, form, source, trigger, warnings });
+                return Ok(Compiled { meta, plan, hash, form, source, trigger, input, warnings });
             }
             Err(why) => problems.add(codes::INTERNAL, &root.span, format!("no plan could be made: {why}")),
         },
@@ -170,7 +174,15 @@ fn change(root: &TreeNode, problems: &mut Problems<'_>) -> Option<MetaChange> {
     })
 }
 
-fn read(root: &TreeNode, problems: &mut Problems<'_>) -> Option<(Meta, Option<Spec>, Layout)> {
+/// A definition whose plan is not made yet.
+struct Read {
+    meta: Meta,
+    trigger: Option<Spec>,
+    layout: Layout,
+    input: Option<Arc<InputSchema>>,
+}
+
+fn read(root: &TreeNode, problems: &mut Problems<'_>) -> Option<Read> {
     let fields = fields::object(root, "a definition", problems)?;
     for entry in fields.unknown(&SHAPE, problems) {
         match OTHER_FORMS.iter().find(|(field, _)| *field == entry.key) {
@@ -184,6 +196,10 @@ fn read(root: &TreeNode, problems: &mut Problems<'_>) -> Option<(Meta, Option<Sp
     }
     let meta = meta(&fields, &root.span, problems);
     let trigger = own_trigger(&fields, problems);
+    let input = fields.get("input").map(|node| input::read(node, problems));
+    if let (Some(Some(input)), Some(Some(trigger))) = (&input, &trigger) {
+        check_input(input, trigger, &fields, problems);
+    }
     let max_duration = max_duration(&fields, problems);
     let on_failure = fields.get("on_failure").map(|node| settings::on_failure(node, problems));
     let fail_when = fields.get("fail_when").map(|node| settings::fail_when(node, problems));
@@ -216,7 +232,29 @@ fn read(root: &TreeNode, problems: &mut Problems<'_>) -> Option<(Meta, Option<Sp
         notify: on_failure?.into_iter().chain(callback?).collect(),
         ..Default::default()
     };
-    Some((meta?, trigger?, layout))
+    let input = match input {
+        Some(input) => Some(Arc::new(input?)),
+        None => None,
+    };
+    Some(Read { meta: meta?, trigger: trigger?, layout, input })
+}
+
+/// A schedule knows the body of its runs already. A webhook does not.
+fn check_input(schema: &InputSchema, trigger: &Spec, fields: &Fields<'_>, problems: &mut Problems<'_>) {
+    let Spec::Schedule(schedule) = trigger else { return };
+    let body = trigger::body(schedule.input.as_ref(), None).to_string();
+    let Err(found) = schema.check(body.as_bytes(), &mut Budget::default()) else { return };
+    let settings = fields.get("schedule").and_then(|node| match &node.value {
+        Value::Object(entries) => entries.iter().find(|entry| entry.name() == "input").map(|entry| &entry.value),
+        _ => None,
+    });
+    let Some(place) = settings.or_else(|| fields.get("cron")) else { return };
+    for problem in found {
+        let message = format!("the runs of this schedule could not start: {}", problem.message);
+        problems.push(Draft::new(codes::INPUT_MISMATCH, place.span.clone(), message).maybe_hint(
+            problem.hint.or_else(|| Some("`schedule.input` is the body of the runs of a schedule".to_owned())),
+        ));
+    }
 }
 
 fn meta(fields: &Fields<'_>, place: &std::ops::Range<usize>, problems: &mut Problems<'_>) -> Option<Meta> {

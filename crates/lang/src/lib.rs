@@ -9,7 +9,7 @@
 //! JSON and YAML become the same `tree`, so each rule is written once and points at the right line in both.
 //! `document` reads what all forms of workflow share (name, trigger, limits). The module of the form reads the rest:
 //! `graph` for `tasks`. Another form is another module beside it, which also returns nodes or problems. A single step
-//! is the same in every form: `step` reads it. `task` defines single tasks, which have no document. `suite` reads the
+//! is the same in every form: `step` reads it. `input` reads the schema of trigger bodies. `task` defines single tasks, which have no document. `suite` reads the
 //! test files of workflows.
 //!
 //! The crate is pure: the same bytes always give the same result. A setting that this release cannot honour is
@@ -22,6 +22,7 @@ mod diagnostic;
 mod document;
 mod fields;
 mod graph;
+mod input;
 mod json;
 mod settings;
 mod spelling;
@@ -43,6 +44,7 @@ pub use canonical::{canonical_json, content_hash};
 pub use diagnostic::{Diagnostic, Severity, normalized};
 pub use document::{Compiled, Meta, MetaChange, OTHER_FORMS, compile, describe, has_steps};
 pub use fields::DURATION_MAX;
+pub use input::{Budget, InputProblem, InputSchema};
 pub use json::check_json;
 pub use kernel::plan::Form;
 pub use spelling::field_name;

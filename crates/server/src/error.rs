@@ -157,6 +157,16 @@ impl From<engine::Error> for Refusal {
             Error::InvalidConcurrencyKey(_) => Refusal::new(Code::ConcurrencyKeyUnresolved, message)
                 .hint("the workflow's `concurrency.key` reads this from the trigger; send it, or change the key")
                 .at("concurrency.key"),
+            Error::InvalidInput(problems) => {
+                let problems = problems.into_iter().map(|problem| Problem {
+                    code: Code::InvalidInput.as_str().to_owned(),
+                    message: problem.message,
+                    hint: problem.hint,
+                    at: Some(At { path: problem.pointer, line: None, column: None }),
+                    ..Default::default()
+                });
+                Refusal::of_problems(Code::InvalidInput, problems.collect())
+            }
             Error::Disabled => Refusal::new(Code::WorkflowDisabled, message).hint("enable it first"),
             Error::KeyReused | Error::Taken(store::NameTaken::Key { .. }) => {
                 Refusal::new(Code::IdempotencyKeyReused, message)
@@ -190,27 +200,33 @@ impl From<engine::Error> for Refusal {
             Error::TaskState(_) => Refusal::new(Code::TaskState, message),
             Error::BuiltIn => Refusal::new(Code::BuiltInWorkflow, message),
             Error::Undone => Refusal::new(Code::StorageUnavailable, message).hint("nothing was changed; try again"),
-            Error::Items(items) => {
-                let problem = |(index, error): (usize, Error)| {
-                    let mut problem = Refusal::from(error).into_problem();
-                    let field = problem.at.take().map_or(String::new(), |at| match at.path.as_str() {
-                        "Idempotency-Key" => ".idempotency_key".into(),
-                        other => format!(".{other}"),
-                    });
-                    problem.at = Some(At { path: format!("items[{index}]{field}"), line: None, column: None });
-                    problem
-                };
-                let problems: Vec<Problem> = items.into_iter().map(problem).collect();
-                let is_concurrency_key = |p: &Problem| p.code == Code::ConcurrencyKeyUnresolved.as_str();
-                let code = match problems.iter().all(is_concurrency_key) {
-                    true => Code::ConcurrencyKeyUnresolved,
-                    false => Code::IdempotencyKeyReused,
-                };
-                Refusal::of_problems(code, problems)
-            }
+            Error::Items(items) => of_items(items),
             Error::Refused(_) | Error::InUse(_) => Refusal::new(Code::Internal, message),
         }
     }
+}
+
+/// The items of one request that were refused. The error repeats the first problem, and has its code.
+fn of_items(items: Vec<(usize, engine::Error)>) -> Refusal {
+    let mut code = None;
+    let mut problems = Vec::new();
+    for (index, error) in items {
+        let Inner { code: of_item, mut problem, .. } = *Refusal::from(error).0;
+        code = code.or(of_item);
+        let of_item = problem.problems.take().unwrap_or_else(|| vec![problem]);
+        problems.extend(of_item.into_iter().map(|mut problem| {
+            let field = match problem.at.take().map(|at| at.path) {
+                // A JSON pointer into the body.
+                Some(pointer) if problem.code == Code::InvalidInput.as_str() => format!(".body{pointer}"),
+                Some(header) if header == "Idempotency-Key" => ".idempotency_key".into(),
+                Some(field) => format!(".{field}"),
+                None => String::new(),
+            };
+            problem.at = Some(At { path: format!("items[{index}]{field}"), line: None, column: None });
+            problem
+        }));
+    }
+    Refusal::of_problems(code.unwrap_or(Code::InvalidBody), problems)
 }
 
 /// A rejected webhook request. The error says which part is wrong, never what would be right.

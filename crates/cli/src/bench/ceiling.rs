@@ -96,6 +96,7 @@ fn writes_of_one_run(steps: usize) -> Result<Vec<RunWrite>, String> {
         lowering: lang::LOWERING,
         order: Version::order(&compiled.plan, None),
         plan: Arc::new(compiled.plan),
+        input: Default::default(),
     });
     let origin = Origin {
         workflow: version.workflow,

@@ -28,6 +28,7 @@ mod faults;
 mod guide_schedules;
 mod holding;
 mod http;
+mod inputs;
 mod kill;
 mod large;
 mod leases;

@@ -26,6 +26,7 @@ fn start_of(run: RunId, source: &str) -> Box<StartRun> {
         lowering: lang::LOWERING,
         order: Version::order(&compiled.plan, None),
         plan: Arc::new(compiled.plan),
+        input: Default::default(),
     };
     let origin = Origin { body: Payload::json("1"), ..Default::default() };
     Box::new(StartRun {

@@ -226,6 +226,7 @@ impl Refused {
         let code = match &error {
             Error::Disabled => "workflow_disabled",
             Error::InvalidConcurrencyKey(_) => "invalid_concurrency_key",
+            Error::InvalidInput(_) => child_rows::INVALID_INPUT,
             Error::Refused(_) => "refused",
             _ => return Refused::ForNow(error),
         };

@@ -12,6 +12,7 @@ use crate::secret;
 use bytes::Bytes;
 use kernel::event::{Origin, Pair, Parent, TriggerKind};
 use kernel::{Answer, Input, OrgId, Payload, RunId, RunStatus, Timestamp, TriggerId, WorkflowId};
+use lang::Budget;
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -136,6 +137,9 @@ impl Runs {
 
     /// Creates a run; answers once that is durable.
     pub async fn start(&self, request: StartRequest) -> Result<Started, Error> {
+        if let Some(earlier) = self.check_input(&request, &mut Budget::default()).await? {
+            return Ok(earlier);
+        }
         let pending = self.send_start(request, None)?;
         self.started(pending).await
     }
@@ -145,6 +149,10 @@ impl Runs {
     pub async fn run(&self, request: StartRequest, limit: Duration) -> Result<(Started, bool), Error> {
         let org = request.org;
         let give_up = Instant::now() + limit;
+        if let Some(earlier) = self.check_input(&request, &mut Budget::default()).await? {
+            let has_ended = self.wait(org, earlier.run, limit).await?;
+            return Ok((earlier, has_ended));
+        }
         let (ended, end) = oneshot::channel();
         let pending = self.send_start(request, Some(ReplyChannel::One(ended)))?;
         let pause = if self.core.store.is_shared() { self.next_poll(Duration::ZERO) } else { limit };
@@ -163,11 +171,33 @@ impl Runs {
     /// key was used for the same request before counts as done.
     pub async fn start_all(&self, requests: Vec<StartRequest>) -> Result<Vec<StartedRun>, Error> {
         self.admit(requests.len())?;
+        let mut started: Vec<Option<StartedRun>> = requests.iter().map(|_| None).collect();
         let mut starts = Vec::with_capacity(requests.len());
+        let mut pending = Vec::with_capacity(requests.len());
         let mut wrong = Vec::new();
+        let mut budget = Budget::of_batch();
         for (index, request) in requests.into_iter().enumerate() {
+            match self.check_input(&request, &mut budget).await {
+                Ok(None) => {}
+                Ok(Some(Started { run, status, .. })) => {
+                    started[index] = Some(StartedRun { run, status: Some(status), deduplicated: true });
+                    continue;
+                }
+                Err(Error::RunDeleted(run)) => {
+                    started[index] = Some(StartedRun { run, status: None, deduplicated: true });
+                    continue;
+                }
+                Err(error @ (Error::InvalidInput(_) | Error::KeyReused)) => {
+                    wrong.push((index, error));
+                    continue;
+                }
+                Err(error) => return Err(error),
+            }
             match self.prepare(request) {
-                Ok(prepared) => starts.push(prepared),
+                Ok((start, fingerprint)) => {
+                    pending.push((index, start.org, start.run, start.version.workflow, fingerprint));
+                    starts.push(start);
+                }
                 Err(error @ Error::InvalidConcurrencyKey(_)) => wrong.push((index, error)),
                 Err(error) => return Err(error),
             }
@@ -176,25 +206,24 @@ impl Runs {
             return Err(Error::Items(wrong));
         }
         if starts.is_empty() {
-            return Ok(Vec::new());
+            return Ok(started.into_iter().flatten().collect());
         }
         let (channels, replies) = reply_channel::shared(starts.len());
-        let mut pending = Vec::with_capacity(starts.len());
-        let ids = |(start, fingerprint): &(StartRun, _)| (start.org, start.run, start.version.workflow, *fingerprint);
-        pending.extend(starts.iter().map(ids));
-        let starts = starts.into_iter().map(|(start, _)| start).zip(channels).collect();
+        let starts = starts.into_iter().zip(channels).collect();
         if !self.core.inbox.send(Command::StartAll(starts)) {
             return Err(Error::Unavailable("the engine is stopping".into()));
         }
         let replies = replies.await.map_err(|_| stopped())?;
-        let (mut started, mut other) = (Vec::with_capacity(pending.len()), None);
-        for (index, ((org, run, workflow, fingerprint), reply)) in pending.into_iter().zip(replies).enumerate() {
+        let mut other = None;
+        for ((index, org, run, workflow, fingerprint), reply) in pending.into_iter().zip(replies) {
             let reply = reply.ok_or_else(stopped)?;
             match self.judge_start(org, run, workflow, fingerprint, reply).await {
                 Ok(Started { run, status, deduplicated, .. }) => {
-                    started.push(StartedRun { run, status: Some(status), deduplicated });
+                    started[index] = Some(StartedRun { run, status: Some(status), deduplicated });
                 }
-                Err(Error::RunDeleted(run)) => started.push(StartedRun { run, status: None, deduplicated: true }),
+                Err(Error::RunDeleted(run)) => {
+                    started[index] = Some(StartedRun { run, status: None, deduplicated: true });
+                }
                 Err(error @ Error::KeyReused) => wrong.push((index, error)),
                 // When an atomic group is refused, the reply to one of its members says why.
                 Err(Error::Undone) => {}
@@ -203,7 +232,7 @@ impl Runs {
         }
         match other {
             Some(error) => Err(error),
-            None if wrong.is_empty() => Ok(started),
+            None if wrong.is_empty() => Ok(started.into_iter().flatten().collect()),
             None => Err(Error::Items(wrong)),
         }
     }
@@ -320,12 +349,17 @@ impl Runs {
                 Ok(Started { run, workflow, status, started_at: created_at, deduplicated: false })
             }
             Reply::KeyTaken { run, fingerprint: other } if Some(other) == fingerprint => {
-                let row = self.core.store.run(org, run).await?.ok_or(Error::RunDeleted(run))?;
-                Ok(Started { run, workflow, status: row.status, started_at: row.created_at, deduplicated: true })
+                self.repeated(org, run, workflow).await
             }
             Reply::KeyTaken { .. } => Err(Error::KeyReused),
             other => Err(refusal(other, "run")),
         }
+    }
+
+    /// The answer to a request that was sent before and created this run.
+    pub(super) async fn repeated(&self, org: OrgId, run: RunId, workflow: WorkflowId) -> Result<Started, Error> {
+        let row = self.core.store.run(org, run).await?.ok_or(Error::RunDeleted(run))?;
+        Ok(Started { run, workflow, status: row.status, started_at: row.created_at, deduplicated: true })
     }
 
     pub async fn cancel(

@@ -6,7 +6,7 @@
 
 use super::core::Core;
 use super::runs::{Idempotency, Runs, Source, StartRequest};
-use super::triggers::{Triggers, delivery_id, spec};
+use super::triggers::{Triggers, delivery_id, invalid_input, spec};
 use super::workflows::{Resolved, Workflows, lock};
 use crate::error::Error;
 use crate::triggers::fire_times::{self, Due, FireTime, MissedRange};
@@ -15,6 +15,7 @@ use kernel::event::TriggerKind;
 use kernel::{OrgId, RunId, Span, Timestamp, TriggerId};
 use lang::trigger::{Overlap, Schedule, Spec};
 use sha2::{Digest, Sha256};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -202,7 +203,7 @@ impl Scheduler {
                 }
                 Fired::Run { .. } => {}
                 Fired::Skipped(reason) => {
-                    let skipped = self.skipped(&row, nominal, reason);
+                    let skipped = self.skipped(&row, nominal, &reason);
                     self.triggers.log(&row, vec![skipped], None).await?;
                 }
             }
@@ -220,7 +221,7 @@ impl Scheduler {
         nominal: Timestamp,
         advance: Option<ScheduleAdvance>,
     ) -> Result<Fired, Error> {
-        let Some(workflow) = workflow else { return Ok(Fired::Skipped("workflow_deleted")) };
+        let Some(workflow) = workflow else { return Ok(Fired::Skipped("workflow_deleted".into())) };
         let body = lang::trigger::body(schedule.input.as_ref(), None).to_string();
         let id = delivery_id(nominal);
         let fingerprint = Sha256::new().chain_update(b"tick\0").chain_update(row.id.0).chain_update(&id).finalize();
@@ -248,8 +249,9 @@ impl Scheduler {
                 Ok(Fired::Run { run: started.run, is_known: started.deduplicated })
             }
             Err(Error::RunDeleted(run)) => Ok(Fired::Run { run, is_known: true }),
-            Err(Error::Disabled) => Ok(Fired::Skipped("workflow_disabled")),
-            Err(Error::InvalidConcurrencyKey(_)) => Ok(Fired::Skipped("concurrency_key_unresolved")),
+            Err(Error::Disabled) => Ok(Fired::Skipped("workflow_disabled".into())),
+            Err(Error::InvalidConcurrencyKey(_)) => Ok(Fired::Skipped("concurrency_key_unresolved".into())),
+            Err(Error::InvalidInput(problems)) => Ok(Fired::Skipped(invalid_input(&problems).into())),
             Err(error) => Err(error),
         }
     }
@@ -272,7 +274,7 @@ enum Fired {
         run: RunId,
         is_known: bool,
     },
-    Skipped(&'static str),
+    Skipped(Cow<'static, str>),
 }
 
 /// One log entry for many missed fire times.
@@ -336,7 +338,7 @@ impl ScheduleRound<'_> {
                         self.started += 1;
                         return Ok(Some(!is_known));
                     }
-                    Fired::Skipped(reason) => self.log.push(self.scheduler.skipped(self.row, nominal, reason)),
+                    Fired::Skipped(reason) => self.log.push(self.scheduler.skipped(self.row, nominal, &reason)),
                 }
             }
         }

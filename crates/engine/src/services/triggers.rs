@@ -10,8 +10,8 @@ use crate::triggers::{fire_times, hex, rfc3339};
 use bytes::Bytes;
 use kernel::event::TriggerKind;
 use kernel::{OrgId, Timestamp, TriggerId, WorkflowId};
-use lang::Diagnostic;
 use lang::trigger::{Spec, TriggerRequest};
+use lang::{Diagnostic, InputProblem};
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 use store::{
@@ -22,6 +22,8 @@ use tokio::sync::Notify;
 
 /// How often a change is tried again because another writer changed the trigger first.
 const CHANGES_MAX: usize = 8;
+/// Characters of a problem in the log of a trigger.
+const REASON_MAX: usize = 200;
 /// The most fire times a preview shows.
 pub const PREVIEW_MAX: usize = 1_000;
 
@@ -376,6 +378,16 @@ fn restarted(row: TriggerRow, spec: &Spec, now: Timestamp) -> TriggerRow {
     let Spec::Schedule(schedule) = spec else { return row };
     let next_at = fire_times::next(row.id, schedule, now).map(|(_, at)| at).filter(|_| row.enabled);
     TriggerRow { cursor: Some(now), next_at, ..row }
+}
+
+/// What the log of a trigger says about a body that does not fit the workflow: the first problem.
+pub(super) fn invalid_input(problems: &[InputProblem]) -> String {
+    let first = problems.first().map_or("", |problem| problem.message.as_str());
+    let first: String = first.chars().take(REASON_MAX).collect();
+    match problems.len() {
+        0 | 1 => format!("invalid_input: {first}"),
+        count => format!("invalid_input: {first} (and {} more)", count - 1),
+    }
 }
 
 /// The id of a fire time in the trigger's log, which is also the idempotency key of its run.

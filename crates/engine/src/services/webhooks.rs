@@ -3,7 +3,7 @@
 use super::core::Core;
 use super::id_generator::random;
 use super::runs::{Idempotency, Runs, Source, StartRequest, Started};
-use super::triggers::{Key, Triggers, spec};
+use super::triggers::{Key, Triggers, invalid_input, spec};
 use super::waits::SignalRequest;
 use super::workflows::Workflows;
 use crate::error::Error;
@@ -121,6 +121,7 @@ impl Webhooks {
             Err(Error::Disabled) => self.reject(row, "workflow_disabled").await,
             Err(Error::InvalidConcurrencyKey(_)) => self.reject(row, "concurrency_key_unresolved").await,
             Err(Error::KeyReused) => self.reject(row, "delivery_id_reused").await,
+            Err(Error::InvalidInput(problems)) => self.reject(row, &invalid_input(problems)).await,
             Err(_) => {}
         }
         result

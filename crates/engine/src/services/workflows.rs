@@ -7,7 +7,7 @@ use super::outbox::NOTIFIER;
 use super::triggers::owned_trigger;
 use crate::error::Error;
 use crate::mailbox::LoadFailure;
-use crate::version::Version;
+use crate::version::{InputCheck, Version};
 use kernel::{OrgId, Plan, WorkflowId};
 use lang::Compiled;
 use std::collections::HashMap;
@@ -227,7 +227,8 @@ impl Workflows {
         let source = source.map_err(|e| LoadFailure::Store(e.to_string()))?;
         let order = Version::order(&plan, source.as_deref());
         let (name, lowering, plan) = (name.to_owned(), definition.lowering, Arc::new(plan));
-        let version = Arc::new(Version { org, workflow, name, number, hash, lowering, plan, order });
+        let input = InputCheck::of(&definition.source);
+        let version = Arc::new(Version { org, workflow, name, number, hash, lowering, plan, order, input });
         if let Some(key) = key {
             keep(&mut lock(&self.cache.versions), key, version.clone());
         }

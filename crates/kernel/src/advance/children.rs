@@ -148,7 +148,7 @@ impl AdvanceState<'_> {
     /// M18: the end of a child ends the attempt.
     pub(super) fn child_ended(&mut self, step: u32, attempt: u32, outcome: ChildOutcome) -> Answer {
         let Some(child) = self.awaited_child(step, attempt) else { return Answer::Gone };
-        let ChildOutcome { status, output, failure, .. } = outcome;
+        let ChildOutcome { status, output, failure, is_refused, .. } = outcome;
         self.emit(Event::ChildEnded { step, attempt, child: child.run, status: Some(status) });
         if self.run.status() == RunStatus::Cancelling {
             self.emit(Event::Cancelled { step });
@@ -169,11 +169,16 @@ impl AdvanceState<'_> {
             _ => "child_failed",
         };
         let inner = failure.as_ref().map_or(Value::Null, |f| json!({ "code": f.code, "message": f.message }));
-        let cause = failure.as_ref().map_or(String::new(), |f| format!(": {}", f.message));
-        let message = expr::cut(format!("{} of `{}` {status}{cause}", child.run, child.workflow));
-        let failure = Failure::new(code, message);
-        if !self.retry(step, failure.clone(), NextAttempt::default()) {
-            let body = json!({ "run_id": child.run.to_string(), "status": status.as_str(), "error": inner });
+        let (failure, body) = match failure {
+            Some(failure) if is_refused => (failure, json!({ "status": status.as_str(), "error": inner })),
+            failure => {
+                let cause = failure.map_or(String::new(), |f| format!(": {}", f.message));
+                let message = expr::cut(format!("{} of `{}` {status}{cause}", child.run, child.workflow));
+                let body = json!({ "run_id": child.run.to_string(), "status": status.as_str(), "error": inner });
+                (Failure::new(code, message), body)
+            }
+        };
+        if is_refused || !self.retry(step, failure.clone(), NextAttempt::default()) {
             let took = self.run.step(step).started_at.map_or(Span::default(), |at| self.context.now.since(at));
             let body = Some(self.store_if_large(Payload::json(body.to_string())));
             let response = Some(Response { body, took, ..Default::default() });

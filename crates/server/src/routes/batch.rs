@@ -35,7 +35,7 @@ pub fn routes() -> Vec<Route> {
         .idempotent()
         .answers::<Vec<BatchItemView>>(201, about)
         .answers::<Vec<BatchItemView>>(200, repeated)
-        .refuses(&[Code::WorkflowDisabled, Code::ConcurrencyKeyUnresolved])
+        .refuses(&[Code::WorkflowDisabled, Code::ConcurrencyKeyUnresolved, Code::InvalidInput])
         .refuses(&[Code::RunDamaged, Code::RunNeedsUpgrade]);
     vec![batch]
 }

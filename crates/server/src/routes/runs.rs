@@ -79,7 +79,7 @@ pub fn routes() -> Vec<Route> {
             .idempotent()
             .answers::<ReplayedView>(201, "the new run")
             .answers::<ReplayedView>(200, "the run that an earlier request with this key started")
-            .refuses(&[Code::WorkflowDisabled, Code::RunDeleted, Code::ConcurrencyKeyUnresolved]),
+            .refuses(&[Code::WorkflowDisabled, Code::RunDeleted, Code::ConcurrencyKeyUnresolved, Code::InvalidInput]),
         get("/api/v1/runs/{run}/steps", steps, "list_steps", "List the steps of a run with all attempts")
             .query(&[UNDER, AFTER_STEP, params::LIMIT])
             .shaped(

@@ -103,6 +103,7 @@ pub fn routes() -> Vec<Route> {
                 Code::WorkflowDisabled,
                 Code::RunDeleted,
                 Code::ConcurrencyKeyUnresolved,
+                Code::InvalidInput,
                 Code::RunDamaged,
                 Code::RunNeedsUpgrade,
             ]),

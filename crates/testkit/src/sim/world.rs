@@ -325,7 +325,8 @@ fn definition(workflow: TestWorkflow, id: WorkflowId, name: String, number: u32,
     let workflow = Rc::new(workflow);
     let plan = Arc::new(workflow.plan());
     let (org, hash, order) = (OrgId::DEFAULT, random.bytes(), Version::order(&plan, None));
-    let version = Version { org, workflow: id, name, number, hash, lowering: 0, plan, order };
+    let version =
+        Version { org, workflow: id, name, number, hash, lowering: 0, plan, order, input: Default::default() };
     KnownVersion { workflow, version: Arc::new(version) }
 }
 

@@ -147,6 +147,7 @@ impl Tasks {
             lowering: definition.lowering,
             order: Version::order(&plan, None),
             plan: Arc::new(plan),
+            input: Default::default(),
         };
         let workflow = workflow_row(&version, now);
         let resolved = Arc::new(Resolved { row: workflow, version: Arc::new(version) });

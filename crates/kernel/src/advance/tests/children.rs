@@ -106,6 +106,25 @@ fn m18_another_attempt_starts_another_child() {
 }
 
 #[test]
+fn m18_a_child_that_is_refused_for_good_gets_one_attempt() {
+    let retry = Retry { max_attempts: 5, min: Span::from_secs(10), ..Default::default() };
+    let change = |layout: &mut Layout| layout.nodes[0].retry = retry.clone();
+    let mut story = Story::changed(&[("", "c@child=bill; z: c")], json!({}), change);
+    let failure = Some(Failure::new("invalid_input", "`/n` must be a number, found a text"));
+    let outcome = ChildOutcome { status: RunStatus::Failed, failure, is_refused: true, ..Default::default() };
+    story.give(Input::ChildEnded { step: 0, attempt: 1, outcome: Box::new(outcome) });
+    assert_eq!(story.statuses(), "c=failed z=skipped run=failed");
+    let step = story.run.step(0);
+    let failure = step.failure.as_ref().unwrap();
+    assert_eq!(
+        (failure.code.as_str(), failure.message.as_str()),
+        ("invalid_input", "`/n` must be a number, found a text")
+    );
+    let body = step.body().unwrap().value(&Payloads::new()).unwrap();
+    assert_eq!((&body["error"]["code"], &body["run_id"]), (&json!("invalid_input"), &Value::Null), "there is no run");
+}
+
+#[test]
 fn m19_a_detached_child_is_not_waited_for() {
     let change = |layout: &mut Layout| {
         child_body(layout, |child| (child.detached, child.on_parent_close) = (true, OnParentClose::Leave));
