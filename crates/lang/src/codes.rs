@@ -106,6 +106,8 @@ codes! {
 
     // Test files.
     UNKNOWN_CASE_STEP = "unknown_case_step" "A test case names something that is not a step of its workflow.";
+    UNKNOWN_CASE_SIGNAL = "unknown_case_signal" "A test case sends a signal that no step of its workflow waits for.";
+    UNUSABLE_FILE = "unusable_file" "A test file names a definition that cannot be used.";
     CASE_STEP_KIND = "case_step_kind" "A test case uses a field that this kind of step does not have.";
     DUPLICATE_CASE = "duplicate_case" "Two cases of a test file have the same name.";
     EMPTY_EXPECTATION = "empty_expectation" "A test case expects nothing, so it could never fail.";

@@ -1,12 +1,12 @@
 //! Scripted workers of a case: what they report, by step or by type for every step of that type.
 
 use super::Reader;
+use super::places::{ByStep, CasePlace};
 use crate::codes;
 use crate::diagnostic::{Draft, quoted};
 use crate::fields::{self, Fields, Shape};
 use crate::tree::{Entry, TreeNode, Value};
 use kernel::Span;
-use std::collections::BTreeMap;
 
 /// The report of a worker for one attempt.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,25 +38,29 @@ const ERROR: Shape = Shape::only(&["message", "code"]);
 
 impl Reader<'_> {
     /// `tasks: {step or type: answer or answers}`. An entry for a step takes precedence over one for its type.
-    pub(super) fn worker_reports(&mut self, fields: &Fields<'_>) -> BTreeMap<u32, Vec<WorkerAttempt>> {
-        let mut by_step = BTreeMap::new();
-        let mut by_type = BTreeMap::new();
+    pub(super) fn worker_reports(&mut self, fields: &Fields<'_>) -> ByStep<Vec<WorkerAttempt>> {
+        let mut by_step = ByStep::default();
+        let mut by_type = ByStep::default();
         for entry in fields.get("tasks").map(|node| self.entries(node, "tasks")).unwrap_or_default() {
-            let (steps, found) = match self.plan.find(&entry.key) {
-                Some(step) => (vec![step], &mut by_step),
-                None => (self.steps_of_type(entry), &mut by_type),
+            let is_step = self.plan.find(&entry.key).is_some() || entry.key.contains('/');
+            let (places, found) = match is_step {
+                true => (self.place(&entry.key, &entry.key_span).into_iter().collect(), &mut by_step),
+                false => {
+                    let nodes = self.steps_of_type(entry).into_iter();
+                    (nodes.map(|node| CasePlace { node, key: None }).collect::<Vec<_>>(), &mut by_type)
+                }
             };
-            if let Some(step) = steps.iter().find(|step| self.plan.node_at(**step).task().is_none()) {
-                self.not_for_kind(*step, &entry.key_span, "is not done by a worker", "only task steps are");
+            if let Some(place) = places.iter().find(|place| self.plan.node_at(place.node).task().is_none()) {
+                self.not_for_kind(place.node, &entry.key_span, "is not done by a worker", "only task steps are");
                 continue;
             }
             let answers = self.attempt_reports(&entry.value);
             if !answers.is_empty() {
-                found.extend(steps.into_iter().map(|step| (step, answers.clone())));
+                places.into_iter().for_each(|place| found.insert(place, answers.clone()));
             }
         }
-        by_type.extend(by_step);
-        by_type
+        by_step.add_defaults(&by_type);
+        by_step
     }
 
     fn steps_of_type(&mut self, entry: &Entry) -> Vec<u32> {

@@ -5,6 +5,7 @@ use crate::codes;
 use crate::diagnostic::{Draft, quoted};
 use crate::fields::{self, DURATION_MAX, Shape, Unit};
 use crate::tree::{TreeNode, Value};
+use kernel::plan::Body;
 use kernel::{RunStatus, Span, StepStatus};
 
 /// An expected value, and its byte offset in the file.
@@ -19,10 +20,14 @@ pub struct Expect {
     pub status: Option<Expected<RunStatus>>,
     /// The steps that start, in this order, and no others.
     pub path: Option<Expected<Vec<String>>>,
-    pub steps: Vec<(u32, StepExpect)>,
+    /// By key; the node in the plan.
+    pub steps: Vec<(String, u32, StepExpect)>,
     /// The status of every step that is not in `steps`.
     pub other_steps: Option<Expected<StepStatus>>,
     pub took: Vec<Expected<Bound>>,
+    pub output: Option<Expected<serde_json::Value>>,
+    /// The error code of the request that was to start the run.
+    pub refused: Option<Expected<String>>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -33,7 +38,7 @@ pub struct StepExpect {
     /// The code of the failure.
     pub error: Option<Expected<String>>,
     pub body: Option<Expected<serde_json::Value>>,
-    /// The input that the worker got.
+    /// The input that the worker got, or the body of the trigger that the child got.
     pub input: Option<Expected<serde_json::Value>>,
     /// One for each request, in order.
     pub requests: Option<Expected<Vec<RequestExpect>>>,
@@ -91,7 +96,7 @@ impl std::fmt::Display for Bound {
 }
 
 const EXPECT: Shape = Shape {
-    known: &["status", "path", "steps", "other_steps", "took"],
+    known: &["status", "path", "steps", "other_steps", "took", "output", "refused"],
     later: &[],
     synonyms: &[("tasks", "steps"), ("others", "other_steps"), ("duration", "took")],
 };
@@ -100,6 +105,8 @@ const STEP: Shape = Shape {
     later: &[],
     synonyms: &[("request", "requests"), ("attempt", "attempts"), ("output", "body"), ("sent", "requests")],
 };
+/// Why a run may be refused that a case starts.
+const REFUSALS: &[&str] = &["invalid_input", "concurrency_key_unresolved"];
 const REQUEST: Shape = Shape::only(&["method", "url", "headers", "body"]);
 
 fn expected<T>(node: &TreeNode, value: T) -> Expected<T> {
@@ -120,14 +127,14 @@ impl Reader<'_> {
             let items = fields::list(node, "path", &mut self.problems).unwrap_or_default();
             let keys = items.iter().filter_map(|item| {
                 let key = fields::text(item, "a step", &mut self.problems)?;
-                self.step_named(key, &item.span).map(|_| key.to_owned())
+                self.one_step(key, &item.span).map(|(_, key)| key)
             });
             expect.path = Some(expected(node, keys.collect()));
         }
         for entry in fields.get("steps").map(|node| self.entries(node, "steps")).unwrap_or_default() {
-            let Some(step) = self.step(entry) else { continue };
-            if let Some(read) = self.step_expect(step, &entry.value) {
-                expect.steps.push((step, read));
+            let Some((node, key)) = self.one_step(&entry.key, &entry.key_span) else { continue };
+            if let Some(read) = self.step_expect(node, &entry.value) {
+                expect.steps.push((key, node, read));
             }
         }
         if let Some(node) = fields.get("other_steps") {
@@ -139,6 +146,16 @@ impl Reader<'_> {
                 _ => std::slice::from_ref(node),
             };
             expect.took = bounds.iter().filter_map(|node| self.bound(node)).collect();
+        }
+        expect.output = fields.get("output").map(|node| expected(node, node.to_json()));
+        if let Some(node) = fields.get("refused") {
+            let codes: Vec<(&str, &str)> = REFUSALS.iter().map(|code| (*code, *code)).collect();
+            let code = fields::word(node, "refused", &codes, &mut self.problems);
+            expect.refused = code.map(|code| expected(node, code.to_owned()));
+            if fields.len() > 1 {
+                let message = "a run that is refused does nothing else to expect";
+                self.problems.add(codes::EXCLUSIVE_FIELDS, &node.span, message);
+            }
         }
         let is_empty = fields.len() == 0 || expect == Expect::default() && self.problems.is_empty();
         if is_empty {
@@ -161,11 +178,12 @@ impl Reader<'_> {
         let fields = fields::object(node, "a step", &mut self.problems)?;
         fields.check(&STEP, &mut self.problems);
         let is_task = self.plan.node_at(step).task().is_some();
+        let is_child = matches!(self.body_of(step), Some(Body::Child { .. }));
         for (name, has, hint) in [
-            ("attempts", self.is_http(step) || is_task, "only http and task steps are attempted"),
+            ("attempts", self.is_http(step) || is_task || is_child, "only http, task and subworkflow steps are attempted"),
             ("status_code", self.is_http(step), "only http steps send requests"),
             ("requests", self.is_http(step), "only http steps send requests"),
-            ("input", is_task, "only task steps have a worker"),
+            ("input", is_task || is_child, "only task steps have a worker, and only subworkflow steps a child"),
         ] {
             if let Some(entry) = fields.entry(name).filter(|_| !has) {
                 self.not_for_kind(step, &entry.key_span, &format!("has no `{name}`"), hint);

@@ -1,6 +1,9 @@
-//! The inputs of a case: the trigger, scripted responses, scripted workers, callbacks, and when the run is cancelled.
+//! The inputs of a case: the trigger, scripted responses, scripted workers, what people and other systems do, the runs of
+//! other workflows, and when the run is cancelled.
 
-use super::{Reader, WorkerAttempt};
+use super::places::ByStep;
+use super::waits::GivenSignals;
+use super::{GivenCallback, GivenChild, GivenDecision, GivenResume, Reader, WorkerAttempt};
 use crate::codes;
 use crate::diagnostic::Draft;
 use crate::fields::{self, DURATION_MAX, Fields, Shape, Unit};
@@ -16,10 +19,15 @@ pub struct Given {
     pub input: Option<serde_json::Value>,
     pub headers: Option<Vec<(String, String)>>,
     /// By step: the response to each attempt; the last one repeats. Never empty.
-    pub http: BTreeMap<u32, Vec<Scripted>>,
+    pub http: ByStep<Vec<Scripted>>,
     /// By step: the report of a worker for each attempt; the last one repeats. Never empty.
-    pub tasks: BTreeMap<u32, Vec<WorkerAttempt>>,
-    pub callbacks: BTreeMap<u32, GivenCallback>,
+    pub tasks: ByStep<Vec<WorkerAttempt>>,
+    pub callbacks: ByStep<GivenCallback>,
+    /// By name.
+    pub signals: BTreeMap<String, GivenSignals>,
+    pub approvals: ByStep<GivenDecision>,
+    pub pauses: ByStep<GivenResume>,
+    pub children: ByStep<GivenChild>,
     pub cancel_after: Option<Span>,
 }
 
@@ -43,45 +51,24 @@ pub enum Reply {
     Nothing,
 }
 
-#[derive(Clone, Debug, PartialEq)]
-pub struct GivenCallback {
-    pub when: When,
-    pub body: Vec<u8>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum When {
-    /// This long after the step began to wait.
-    After(Span),
-    /// This long after the run started, whether or not it has reached the step.
-    At(Span),
-    Never,
-}
-
 const ANSWER: Shape = Shape {
     known: &["status", "headers", "body", "took", "timeout", "network"],
     later: &[],
     synonyms: &[("status_code", "status"), ("delay", "took"), ("error", "network"), ("json", "body")],
 };
-const CALLBACK: Shape = Shape {
-    known: &["after", "at", "never", "body"],
-    later: &[],
-    synonyms: &[("delay", "after"), ("payload", "body")],
-};
-
 impl Given {
     /// Takes the inputs that are not set here from `shared`.
     pub(super) fn with_defaults(mut self, shared: &Given) -> Given {
         self.input = self.input.or_else(|| shared.input.clone());
         self.headers = self.headers.or_else(|| shared.headers.clone());
-        for (step, scripted) in &shared.http {
-            self.http.entry(*step).or_insert_with(|| scripted.clone());
-        }
-        for (step, worked) in &shared.tasks {
-            self.tasks.entry(*step).or_insert_with(|| worked.clone());
-        }
-        for (step, callback) in &shared.callbacks {
-            self.callbacks.entry(*step).or_insert_with(|| callback.clone());
+        self.http.add_defaults(&shared.http);
+        self.tasks.add_defaults(&shared.tasks);
+        self.callbacks.add_defaults(&shared.callbacks);
+        self.approvals.add_defaults(&shared.approvals);
+        self.pauses.add_defaults(&shared.pauses);
+        self.children.add_defaults(&shared.children);
+        for (name, signals) in &shared.signals {
+            self.signals.entry(name.clone()).or_insert_with(|| signals.clone());
         }
         self
     }
@@ -94,24 +81,42 @@ impl Reader<'_> {
             given.headers = Some(self.trigger_headers(node));
         }
         for entry in fields.get("http").map(|node| self.entries(node, "http")).unwrap_or_default() {
-            let Some(step) = self.step(entry) else { continue };
-            if !self.is_http(step) {
+            let Some(place) = self.place(&entry.key, &entry.key_span) else { continue };
+            if !self.is_http(place.node) {
                 let hint = "only http steps send something that is answered";
-                self.not_for_kind(step, &entry.key_span, "sends nothing", hint);
+                self.not_for_kind(place.node, &entry.key_span, "sends nothing", hint);
                 continue;
             }
-            let scripted = self.script(step, &entry.value);
+            let scripted = self.script(place.node, &entry.value);
             if !scripted.is_empty() {
-                given.http.insert(step, scripted);
+                given.http.insert(place, scripted);
             }
         }
         given.tasks = self.worker_reports(fields);
+        given.signals = self.signals(fields);
+        given.children = self.children(fields);
         for entry in fields.get("callbacks").map(|node| self.entries(node, "callbacks")).unwrap_or_default() {
-            let Some(step) = self.step(entry) else { continue };
-            if !matches!(self.body_of(step), Some(Body::Webhook { .. })) {
-                self.not_for_kind(step, &entry.key_span, "waits for no callback", "only wait_for_webhook steps do");
-            } else if let Some(callback) = self.callback(&entry.value) {
-                given.callbacks.insert(step, callback);
+            let Some(place) = self.place(&entry.key, &entry.key_span) else { continue };
+            if !matches!(self.body_of(place.node), Some(Body::Webhook { .. })) {
+                self.not_for_kind(place.node, &entry.key_span, "waits for no callback", "only wait_for_webhook steps do");
+            } else if let Some(callback) = self.callback(entry, self.plan.around(place.node).is_some()) {
+                given.callbacks.insert(place, callback);
+            }
+        }
+        for entry in fields.get("approvals").map(|node| self.entries(node, "approvals")).unwrap_or_default() {
+            let Some(place) = self.place(&entry.key, &entry.key_span) else { continue };
+            if !matches!(self.body_of(place.node), Some(Body::Approval { .. })) {
+                self.not_for_kind(place.node, &entry.key_span, "asks for no approval", "only approval steps do");
+            } else if let Some(decision) = self.decision(entry) {
+                given.approvals.insert(place, decision);
+            }
+        }
+        for entry in fields.get("pauses").map(|node| self.entries(node, "pauses")).unwrap_or_default() {
+            let Some(place) = self.place(&entry.key, &entry.key_span) else { continue };
+            if !matches!(self.body_of(place.node), Some(Body::Pause { .. })) {
+                self.not_for_kind(place.node, &entry.key_span, "does not pause", "only pause steps do");
+            } else if let Some(resume) = self.resume(entry) {
+                given.pauses.insert(place, resume);
             }
         }
         given.cancel_after = fields.get("cancel_after").and_then(|node| self.span(node, "cancel_after"));
@@ -208,22 +213,7 @@ impl Reader<'_> {
         u16::try_from(status).ok()
     }
 
-    fn callback(&mut self, node: &TreeNode) -> Option<GivenCallback> {
-        let callback = fields::object(node, "a callback", &mut self.problems)?;
-        callback.check(&CALLBACK, &mut self.problems);
-        for (one, other) in [("after", "at"), ("never", "after"), ("never", "at"), ("never", "body")] {
-            callback.exclusive(one, other, &mut self.problems);
-        }
-        let when = match (callback.get("after"), callback.get("at"), callback.get("never")) {
-            (_, _, Some(node)) => self.must_be_true(node, "never").then_some(When::Never)?,
-            (_, Some(node), _) => When::At(self.span(node, "at")?),
-            (Some(node), _, _) => When::After(self.span(node, "after")?),
-            (None, None, None) => When::After(Span(0)),
-        };
-        Some(GivenCallback { when, body: bytes(callback.get("body")) })
-    }
-
-    fn must_be_true(&mut self, node: &TreeNode, what: &str) -> bool {
+    pub(super) fn must_be_true(&mut self, node: &TreeNode, what: &str) -> bool {
         match fields::boolean(node, what, &mut self.problems) {
             Some(false) => {
                 let message = format!("`{what}` can only be true");
@@ -241,7 +231,7 @@ impl Reader<'_> {
 }
 
 /// The bytes of a body: a text as it is, anything else as JSON.
-fn bytes(node: Option<&TreeNode>) -> Vec<u8> {
+pub(super) fn bytes(node: Option<&TreeNode>) -> Vec<u8> {
     match node.map(|node| &node.value) {
         None => Vec::new(),
         Some(Value::Text(text)) => text.clone().into_bytes(),

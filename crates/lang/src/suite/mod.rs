@@ -9,14 +9,20 @@
 //! step that was renamed is a problem, not a line that is silently unused. Nothing runs here.
 
 mod answers;
+mod children;
 mod expect;
 mod given;
+mod places;
 #[cfg(test)]
 mod tests;
+mod waits;
 
 pub use answers::{GivenReport, WorkerAttempt};
 pub use expect::{Bound, Expect, Expected, Order, RequestExpect, StepExpect};
-pub use given::{Given, GivenCallback, Reply, Scripted, When};
+pub use children::{Definitions, GivenChild, RealChild, ScriptedChild, files_of, refuse_file, workflows};
+pub use given::{Given, Reply, Scripted};
+pub use places::ByStep;
+pub use waits::{GivenCallback, GivenDecision, GivenResume, GivenSignal, GivenSignals, When};
 
 use crate::codes;
 use crate::diagnostic::{Diagnostic, Draft, Problems, is_hostile, quoted};
@@ -53,17 +59,21 @@ pub struct World {
 }
 
 const FILE: Shape = Shape {
-    known: &["workflow", "now", "input", "headers", "http", "tasks", "callbacks", "cases"],
+    known: &["workflow", "now", "input", "headers", "http", "tasks", "callbacks", "signals", "approvals", "pauses", "children", "cases"],
     later: &[],
     synonyms: &[("definition", "workflow"), ("tests", "cases"), ("clock_start", "now"), ("body", "input")],
 };
 const CASE: Shape = Shape {
-    known: &["name", "input", "headers", "http", "tasks", "callbacks", "cancel_after", "expect"],
+    known: &["name", "input", "headers", "http", "tasks", "callbacks", "signals", "approvals", "pauses", "children", "cancel_after", "expect"],
     later: &[],
     synonyms: &[
         ("body", "input"),
         ("webhooks", "callbacks"),
         ("workers", "tasks"),
+        ("subworkflows", "children"),
+        ("workflows", "children"),
+        ("decisions", "approvals"),
+        ("resumes", "pauses"),
         ("expected", "expect"),
         ("cancel", "cancel_after"),
     ],
@@ -81,9 +91,14 @@ pub fn workflow_of(tree: &Tree) -> Result<Option<&str>, Vec<Diagnostic>> {
     }
 }
 
-/// Reads the cases of a workflow with this plan, or returns all problems.
-pub fn read_suite(tree: &Tree, plan: &Plan, world: &World) -> Result<Suite, Vec<Diagnostic>> {
-    let mut reader = Reader { plan, world, problems: Problems::new(tree.source()) };
+/// Reads the cases of a workflow with this plan, or returns all problems. `definitions` are those of [`files_of`].
+pub fn read_suite(
+    tree: &Tree,
+    plan: &Plan,
+    definitions: &Definitions,
+    world: &World,
+) -> Result<Suite, Vec<Diagnostic>> {
+    let mut reader = Reader { plan, definitions, world, problems: Problems::new(tree.source()) };
     tree.root().check_numbers(&mut reader.problems);
     let suite = reader.file(tree.root());
     match suite {
@@ -93,7 +108,10 @@ pub fn read_suite(tree: &Tree, plan: &Plan, world: &World) -> Result<Suite, Vec<
 }
 
 struct Reader<'a> {
+    /// Of the workflow whose steps are read about now.
     plan: &'a Plan,
+    /// Those of real children.
+    definitions: &'a Definitions,
     world: &'a World,
     problems: Problems<'a>,
 }
@@ -153,21 +171,6 @@ impl Reader<'_> {
             self.problems.push(draft.hint("write it like 2027-03-28T00:00:00Z; it may not lie before 1970"));
         }
         time
-    }
-
-    /// The step that the key of an entry names.
-    fn step(&mut self, entry: &Entry) -> Option<u32> {
-        self.step_named(&entry.key, &entry.key_span)
-    }
-
-    fn step_named(&mut self, key: &str, span: &std::ops::Range<usize>) -> Option<u32> {
-        let found = self.plan.find(key);
-        if found.is_none() {
-            let hint = self.problems.suggest(key, self.plan.nodes().iter().map(|node| node.key.as_str()));
-            let message = format!("{} is not a step of this workflow", quoted(key));
-            self.problems.push(Draft::new(codes::UNKNOWN_CASE_STEP, span.clone(), message).maybe_hint(hint));
-        }
-        found
     }
 
     fn body_of(&self, step: u32) -> Option<&Body> {
