@@ -7,8 +7,15 @@
 //! Every node computes the same owners from the same list of nodes: each of 64 parts belongs to the node with the
 //! largest hash of node and part. So when a node joins or leaves, only its own parts move.
 
+use crate::TIMER_READ_AHEAD;
 use kernel::{RunId, Span, Timestamp};
-use store::Timer;
+use std::time::Duration;
+use store::{Store, Timer};
+
+/// How often a node renews its lease.
+pub const RENEWED_EVERY: Duration = Duration::from_millis(1_000);
+/// How often memory is compared with the store, which finds changes whose cluster event was lost.
+pub const SWEPT_EVERY: Duration = Duration::from_secs(4);
 
 /// How long a node counts as live after its last renewal.
 pub const LEASE: Span = Span::from_secs(4);
@@ -25,6 +32,8 @@ pub struct Nodes {
     own: u64,
     /// Sorted; never empty.
     live: Vec<u64>,
+    /// The largest epoch in this list or an earlier one.
+    newest: u64,
     /// The nodes that can own concurrency groups; never empty.
     group_owners: Vec<u64>,
     /// It owns every run. Virtual clocks of nodes disagree, so each node handles what is due by its own clock.
@@ -33,7 +42,7 @@ pub struct Nodes {
 
 impl Nodes {
     pub fn alone(own: u64) -> Nodes {
-        Nodes { own, live: vec![own], group_owners: vec![own], owns_every_run: false }
+        Nodes { own, live: vec![own], newest: own, group_owners: vec![own], owns_every_run: false }
     }
 
     /// From the list of live nodes in the store, each with its age.
@@ -45,12 +54,18 @@ impl Nodes {
         live.dedup();
         // As long as no node is old enough, the first one owns all groups.
         group_owners.extend(live.first().filter(|_| group_owners.is_empty()));
-        Nodes { own, live, group_owners, owns_every_run: false }
+        let newest = live.last().copied().unwrap_or(own);
+        Nodes { own, live, newest, group_owners, owns_every_run: false }
     }
 
     /// Sets whether this node owns every run.
     pub fn owning_every_run(self, owns_every_run: bool) -> Nodes {
         Nodes { owns_every_run, ..self }
+    }
+
+    /// Remembers the nodes of an earlier list, so that those which are missing now are gone.
+    pub fn following(self, before: &Nodes) -> Nodes {
+        Nodes { newest: self.newest.max(before.newest), ..self }
     }
 
     pub fn owns_every_run(&self) -> bool {
@@ -65,10 +80,9 @@ impl Nodes {
         self.live.len() == 1
     }
 
-    /// Is that node gone, so that it will not finish what it began? A node newer than this list is not gone.
+    /// Is that node gone, so that it will not finish what it began? A node newer than all lists so far is not gone.
     pub fn is_gone(&self, epoch: u64) -> bool {
-        let newest = self.live.last().copied().unwrap_or_default();
-        epoch < newest && self.live.binary_search(&epoch).is_err()
+        epoch <= self.newest && self.live.binary_search(&epoch).is_err()
     }
 
     /// Is a node that was live before gone now?
@@ -89,6 +103,68 @@ impl Nodes {
     /// Does this node, and no other, admit the runs of this concurrency group?
     pub fn keeps(&self, concurrency_group: &[u8; 16]) -> bool {
         owner(&self.group_owners, concurrency_group) == Some(self.own)
+    }
+}
+
+/// The timers that this node handles, at least `page` of them if there are as many. Timers of other nodes are passed
+/// over, however many a slow node has left.
+pub async fn own_timers(store: &dyn Store, nodes: &Nodes, now: Timestamp, page: usize) -> store::Result<Vec<Timer>> {
+    let mut own = Vec::new();
+    let mut after = None;
+    loop {
+        let timers = store.timers(now.after(TIMER_READ_AHEAD), after, page).await?;
+        after = timers.last().copied().filter(|_| timers.len() >= page);
+        own.extend(timers.into_iter().filter(|timer| nodes.handles_timer(timer, now)));
+        if after.is_none() || own.len() >= page {
+            return Ok(own);
+        }
+    }
+}
+
+/// What a node still has to read from the store, ordered from least to most. It stays due until it succeeded, however
+/// often the store fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Catchup {
+    Nothing,
+    /// Changes whose cluster event was lost.
+    Missed,
+    /// Also the runs that a dead node had in memory.
+    Recovery,
+    /// Everything: memory is empty.
+    Everything,
+}
+
+/// One read of a [`Catchup`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CatchupRead {
+    ConcurrencyGroups,
+    /// Key queues, types and workers.
+    TaskQueue,
+    /// The open runs, to compare with the runs in memory.
+    OpenRuns {
+        is_recovery: bool,
+    },
+    /// The inputs in the inboxes of this node's runs.
+    Inbox,
+    /// Deletes answers whose callers are gone.
+    OldAnswers,
+}
+
+impl Catchup {
+    /// What a changed list of nodes makes necessary.
+    pub fn after(before: &Nodes, now: &Nodes) -> Catchup {
+        if now.lost_since(before) { Catchup::Recovery } else { Catchup::Missed }
+    }
+
+    /// The reads, in this order: a node learns which runs are open in its groups before it advances any of them.
+    pub fn reads(self) -> &'static [CatchupRead] {
+        use CatchupRead::*;
+        match self {
+            Catchup::Nothing => &[],
+            Catchup::Missed => &[ConcurrencyGroups, OpenRuns { is_recovery: false }, Inbox, OldAnswers],
+            Catchup::Recovery => &[ConcurrencyGroups, OpenRuns { is_recovery: true }, Inbox, OldAnswers],
+            Catchup::Everything => &[ConcurrencyGroups, TaskQueue, OpenRuns { is_recovery: true }, Inbox],
+        }
     }
 }
 
@@ -147,6 +223,10 @@ mod tests {
         }
         assert!(now.lost_since(&nodes(5, &[3, 4, 8])));
         assert!(!now.lost_since(&nodes(5, &[3])));
+        let survivor = nodes(3, &[3]).following(&nodes(3, &[3, 8]));
+        assert!(survivor.is_gone(8) && survivor.lost_since(&nodes(3, &[3, 8])), "the newest node is gone");
+        assert!(survivor.is_gone(7) && !survivor.is_gone(9));
+        assert!(nodes(3, &[3, 9]).following(&survivor).is_gone(8));
         let alone = Nodes::alone(5);
         assert!(alone.is_gone(4) && !alone.is_gone(5) && !alone.is_gone(6));
         assert!(alone.is_mine(RunId([7; 16])) && alone.keeps(&[7; 16]));

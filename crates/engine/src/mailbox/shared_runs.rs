@@ -77,7 +77,7 @@ impl<T> Mailbox<T> {
     /// Leaves everything to other nodes and begins empty. Returns replies for all callers, and the attempts under way.
     pub fn abandon(&mut self, nodes: Nodes) -> (Vec<(T, Reply)>, Attempts) {
         let sizes = self.task_queue.sizes();
-        let mut new = Mailbox::sized(nodes.own(), self.wait_url.clone(), sizes);
+        let mut new = Mailbox::sized(nodes.own(), self.wait_url.clone(), sizes).holding(self.hold.clone());
         if self.task_queue.is_shared() {
             new.task_queue.share(nodes.clone());
         }

@@ -629,3 +629,19 @@ fn m4_the_runs_evicted_longest_ago_make_room_for_others() {
     let kept: Vec<u8> = (1..=5).filter(|n| recent.take(RunId([*n; 16])).is_some()).collect();
     assert_eq!(kept, [1, 3, 4], "the second was evicted before the first was evicted again");
 }
+
+/// A host that is down is not asked again because the node was fenced.
+#[test]
+fn a_node_that_begins_empty_still_holds_requests_back() {
+    let failure = kernel::event::Failure::new("host_backoff", "the host is down");
+    let hold = move |_: OrgId, _: RunId, _: NextRequest<'_>, now: Timestamp| {
+        Some(HeldBack { until: now.after(Span::from_secs(60)), failure: failure.clone() })
+    };
+    let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new())).holding(Arc::new(hold));
+    mailbox.abandon(Nodes::alone(2));
+    let source = r#"{"name": "one", "tasks": {"a": {"url": "http://127.0.0.1:9/", "method": "GET"}}}"#;
+    mailbox.accept(Command::Start { start: start_of(RunId([7; 16]), source), reply_to: 1, ended: None });
+    let turn = turn(&mut mailbox, Timestamp(1));
+    let released = mailbox.settle(turn, Ok(vec![WriteVerdict::Committed]));
+    assert!(released.dispatch.is_empty(), "the request waits");
+}

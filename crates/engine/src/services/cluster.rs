@@ -13,18 +13,13 @@ use super::tasks::TypeCache;
 use super::workflows::WorkflowCache;
 use crate::error::Error;
 use crate::mailbox::Command;
-use crate::nodes::{LEASE, Nodes};
+use crate::nodes::{Catchup, CatchupRead, LEASE, Nodes, RENEWED_EVERY, SWEPT_EVERY};
 use kernel::{OrgId, RunId, Span};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use store::{ClusterEvent, QueueKey, Store};
 use tokio::sync::Notify;
-
-/// How often a node renews its lease.
-const RENEWED_EVERY: Duration = Duration::from_millis(1_000);
-/// How often memory is compared with the store, which finds changes whose cluster event was lost.
-const SWEPT_EVERY: Duration = Duration::from_secs(4);
 
 /// Key queues read at a time.
 const QUEUES_PAGE: usize = 1_000;
@@ -93,7 +88,7 @@ impl Cluster {
     /// Replaces the list of live nodes; answers the old and the new list if they differ.
     fn update_nodes(&self, live: &[(u64, Span)]) -> Option<(Nodes, Nodes)> {
         let mut nodes = self.nodes.write().unwrap_or_else(PoisonError::into_inner);
-        let now = Nodes::of(nodes.own(), live).owning_every_run(nodes.owns_every_run());
+        let now = Nodes::of(nodes.own(), live).owning_every_run(nodes.owns_every_run()).following(&nodes);
         (now != *nodes).then(|| (std::mem::replace(&mut *nodes, now.clone()), now))
     }
 }
@@ -104,19 +99,6 @@ async fn enter(store: &dyn Store, name: &str) -> store::Result<Nodes> {
     let live = store.renew(epoch, LEASE).await?;
     store.broadcast(ClusterEvent::NodesChanged);
     Ok(Nodes::of(epoch, &live))
-}
-
-/// What the node still has to read from the store, ordered from least to most. It stays due until it succeeded,
-/// however often the store fails.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Catchup {
-    Nothing,
-    /// Changes whose cluster event was lost.
-    Missed,
-    /// Also the runs that a dead node had in memory.
-    Recovery,
-    /// Everything: memory is empty.
-    Everything,
 }
 
 impl Cluster {
@@ -164,37 +146,36 @@ impl Cluster {
     /// Updates the list of live nodes; answers what has to be read because of the change.
     fn nodes_changed(&self, live: &[(u64, Span)]) -> Catchup {
         let Some((before, now)) = self.update_nodes(live) else { return Catchup::Nothing };
-        let catchup = if now.lost_since(&before) { Catchup::Recovery } else { Catchup::Missed };
+        let catchup = Catchup::after(&before, &now);
         tracing::info!(nodes = ?now, "the nodes that share the store have changed");
         self.core.inbox.send(Command::Nodes(now));
         catchup
     }
 
     async fn catch_up_with(&self, catchup: Catchup) -> Result<(), Error> {
-        match catchup {
-            Catchup::Nothing => Ok(()),
-            Catchup::Everything => self.restore().await,
-            Catchup::Missed | Catchup::Recovery => {
-                self.read_concurrency_groups().await?;
-                self.sweep(catchup == Catchup::Recovery).await?;
-                self.delete_old_answers().await
+        for read in catchup.reads() {
+            match read {
+                CatchupRead::ConcurrencyGroups => self.read_concurrency_groups().await?,
+                CatchupRead::TaskQueue => self.restore_task_queue().await?,
+                CatchupRead::OpenRuns { is_recovery } => self.sweep(*is_recovery).await?,
+                CatchupRead::Inbox => self.read_inbox().await?,
+                CatchupRead::OldAnswers => self.delete_old_answers().await?,
             }
         }
+        Ok(())
     }
 
-    /// Sends the mailbox the list of open runs, to compare with the runs it has in memory, and the inputs in the inbox.
+    /// Sends the mailbox the list of open runs, to compare with the runs it has in memory.
     async fn sweep(&self, is_recovery: bool) -> Result<(), Error> {
         let since = self.core.now();
         let open = self.core.store.active_runs().await?;
         self.core.inbox.send(Command::Sweep { open, since, is_recovery });
-        self.read_inbox().await
+        Ok(())
     }
 
     /// Sends the engine loop what is stored: concurrency groups, ready tasks, and runs that a dead node had in memory.
     pub async fn restore(&self) -> Result<(), Error> {
-        self.read_concurrency_groups().await?;
-        self.restore_task_queue().await?;
-        self.sweep(true).await
+        self.catch_up_with(Catchup::Everything).await
     }
 
     /// Sends the task queue what the last process stored: key queues, types and workers.

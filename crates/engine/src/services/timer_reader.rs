@@ -1,13 +1,10 @@
 //! Reads the timers of evicted runs shortly before they come due.
 
 use super::cluster::Cluster;
-use crate::TIMER_READ_AHEAD;
 use crate::mailbox::Command;
-use crate::nodes::Nodes;
-use kernel::Timestamp;
+use crate::nodes::own_timers;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Store, Timer};
 
 /// How often the timer rows are read.
 const READ_EVERY: Duration = Duration::from_secs(1);
@@ -17,7 +14,7 @@ const READ_SOON: Duration = Duration::from_millis(20);
 const PAGE: usize = 10_000;
 
 impl Cluster {
-    /// Reads the timers that come due within [`TIMER_READ_AHEAD`], again and again. A row stays until the record it
+    /// Reads the timers that come due within [`TIMER_READ_AHEAD`](crate::TIMER_READ_AHEAD), again and again. A row stays until the record it
     /// caused is durable, so reading it twice is harmless. At worst a timer is read late.
     pub async fn read_timers_forever(self: Arc<Self>) {
         let core = &self.core;
@@ -36,7 +33,7 @@ impl Cluster {
         }
     }
 
-    /// Sends the mailbox the timers due within [`TIMER_READ_AHEAD`]. True if there may be more.
+    /// Sends the mailbox the timers due within [`TIMER_READ_AHEAD`](crate::TIMER_READ_AHEAD). True if there may be more.
     pub(super) async fn read_timers(&self) -> store::Result<bool> {
         let timers = own_timers(&*self.core.store, &self.nodes(), self.core.now(), PAGE).await?;
         let are_more = timers.len() >= PAGE;
@@ -47,26 +44,11 @@ impl Cluster {
     }
 }
 
-/// The timers that this node handles, at least `page` of them if there are as many. Timers of other nodes are passed
-/// over, however many a slow node has left.
-async fn own_timers(store: &dyn Store, nodes: &Nodes, now: Timestamp, page: usize) -> store::Result<Vec<Timer>> {
-    let mut own = Vec::new();
-    let mut after = None;
-    loop {
-        let timers = store.timers(now.after(TIMER_READ_AHEAD), after, page).await?;
-        after = timers.last().copied().filter(|_| timers.len() >= page);
-        own.extend(timers.into_iter().filter(|timer| nodes.handles_timer(timer, now)));
-        if after.is_none() || own.len() >= page {
-            return Ok(own);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nodes::LEASE;
-    use kernel::{OrgId, RunId, RunStatus, Span};
+    use crate::nodes::{LEASE, Nodes};
+    use kernel::{OrgId, RunId, RunStatus, Span, Timestamp};
     use store::{Batch, RunRow, RunWrite, TimerChange};
 
     const NOW: Timestamp = Timestamp(1_000_000_000_000);

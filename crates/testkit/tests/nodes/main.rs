@@ -133,6 +133,18 @@ impl Upstream {
 async fn a_dead_nodes_runs_are_taken_over_within_its_lease() {
     let url = shared().database();
     let (a, b) = (node(&url, "a").await, node(&url, "b").await);
+    take_over(a, b).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_runs_of_the_newest_node_are_taken_over_too() {
+    let url = shared().database();
+    let (b, a) = (node(&url, "b").await, node(&url, "a").await);
+    take_over(a, b).await;
+}
+
+/// `a` dies while it executes steps, and `b` goes on with its runs.
+async fn take_over(a: Node, b: Node) {
     let upstream = Upstream::start();
     a.define(json!({ "name": "call", "tasks": {
         "call": upstream.call(),
