@@ -10,6 +10,7 @@ use super::concurrency_model::{BatchWriter, ConcurrencyEvent, ConcurrencyModel};
 use super::lease_model::{self, LeaseChange, LeaseModel};
 use super::notification_model::NotificationModel;
 use super::run_model::RunModel;
+use super::shared_store::NodeTable;
 use super::trace::Marks;
 use super::trigger::Trigger;
 use super::upstream;
@@ -44,6 +45,8 @@ pub struct Checker {
     pub concurrency: ConcurrencyModel,
     pub notifications: NotificationModel,
     pub leases: LeaseModel,
+    /// The nodes of a shared store.
+    pub nodes: NodeTable,
     /// Lease changes in the batch that is being checked.
     lease_changes: Vec<LeaseChange>,
     /// Concurrency events in the batch that is being checked.
@@ -51,6 +54,8 @@ pub struct Checker {
     /// All clocks show the same time, so the records of a run have ascending times even if several processes
     /// write.
     has_one_clock: bool,
+    /// Several nodes share the store.
+    is_shared: bool,
     pub commits: u64,
     /// How often each kind of event was read.
     pub events: Marks,
@@ -94,8 +99,8 @@ struct TrackedRun {
 }
 
 impl Checker {
-    pub fn new(has_one_clock: bool) -> Checker {
-        Checker { has_one_clock, ..Default::default() }
+    pub fn new(has_one_clock: bool, is_shared: bool) -> Checker {
+        Checker { has_one_clock, is_shared, ..Default::default() }
     }
 
     /// Registers a run before it is requested.
@@ -103,7 +108,7 @@ impl Checker {
         if let Some(limit) = definition.workflow.concurrency {
             self.concurrency.expect_run(run, definition.version.workflow, trigger.group, limit);
         }
-        let model = RunModel::new(definition.workflow.clone(), trigger.clone());
+        let model = RunModel::new(definition.workflow.clone(), trigger.clone(), self.is_shared);
         let tracked = TrackedRun {
             definition,
             model,
@@ -239,6 +244,7 @@ impl Checker {
             events: &mut self.events,
             concurrency_events: &mut self.concurrency_events,
             lease_changes: &mut self.lease_changes,
+            nodes: &self.nodes,
         };
         tracked.read_new_records(stored, writer, self.has_one_clock, observations)?;
         if tracked.needs_upgrade {
@@ -252,7 +258,7 @@ impl Checker {
                 "the run continues after its end".into()
             })?;
         }
-        tracked.check_rows(stored, ready)
+        tracked.check_rows(stored, ready, self.is_shared)
     }
 
     /// All runs of a batch were checked one by one; now checks leases, concurrency and notifications.
@@ -340,6 +346,7 @@ struct Observations<'a> {
     events: &'a mut Marks,
     concurrency_events: &'a mut Vec<(RunId, ConcurrencyEvent)>,
     lease_changes: &'a mut Vec<LeaseChange>,
+    nodes: &'a NodeTable,
 }
 
 impl TrackedRun {
@@ -370,7 +377,7 @@ impl TrackedRun {
                 continue;
             }
             for (event, number) in record.events.iter().zip(record.first..) {
-                self.observe(event, number, record.at, stored, writer)?;
+                self.observe((event, number), record.at, stored, (writer, observations.nodes))?;
                 *observations.events.entry(coverage_mark(event)).or_default() += 1;
                 observations.lease_changes.extend(self.lease_change(event, number, stored.row.id));
             }
@@ -382,13 +389,19 @@ impl TrackedRun {
         Ok(())
     }
 
-    fn observe(&mut self, event: &Event, number: u64, at: Timestamp, stored: &MemoryRun, writer: u64) -> CheckResult {
+    fn observe(
+        &mut self,
+        (event, number): (&Event, u64),
+        at: Timestamp,
+        stored: &MemoryRun,
+        (writer, nodes): (u64, &NodeTable),
+    ) -> CheckResult {
         self.model.observe(event, at)?;
         if let Event::Paused { actor, .. } | Event::Unpaused { actor } | Event::RetryDue { actor, .. } = event {
             self.actors.insert(actor.clone());
         }
         self.check_fence(event, stored)?;
-        self.check_ownership(event, writer)?;
+        self.check_ownership(event, writer, nodes)?;
         if let Event::Leased { step, attempt, worker, .. } = event {
             self.intents.insert(number, (*step, *attempt));
             self.lease_holders.insert(number, worker.clone());
@@ -423,15 +436,17 @@ impl TrackedRun {
         }
     }
 
-    /// I14: a process starts work only for itself, and takes work over only from earlier processes.
-    fn check_ownership(&self, event: &Event, writer: u64) -> CheckResult {
+    /// I14: a process starts work only for itself, and takes work over only from earlier processes, or on a shared store
+    /// from nodes that are fenced.
+    fn check_ownership(&self, event: &Event, writer: u64, nodes: &NodeTable) -> CheckResult {
         match event {
             Event::Started { step, epoch, .. } => {
                 require(*epoch == writer, || format!("process {writer} starts s{step} for process {epoch}"))
             }
             Event::Retrying { step, charged: false, .. } => {
-                let holder = self.executing_process.get(step).copied().unwrap_or_default();
-                require(holder <= writer, || format!("process {writer} takes s{step} from the later process {holder}"))
+                let holder = self.executing_process.get(step).copied().unwrap_or(writer);
+                let is_free = if nodes.is_empty() { holder <= writer } else { nodes.is_fenced(holder) };
+                require(holder == writer || is_free, || format!("process {writer} takes s{step} from process {holder}"))
             }
             _ => Ok(()),
         }
@@ -495,7 +510,7 @@ impl TrackedRun {
     }
 
     /// Compares the rows with the records.
-    fn check_rows(&mut self, stored: &MemoryRun, ready: &[ReadyRow]) -> CheckResult {
+    fn check_rows(&mut self, stored: &MemoryRun, ready: &[ReadyRow], is_shared: bool) -> CheckResult {
         let run = self.run.as_ref().ok_or("the run has no records")?;
         // A snapshot needs to be compared only once, because later records apply to it and to the run alike.
         if let Some((seq, snapshot)) = stored.snapshot.as_ref().filter(|(seq, _)| *seq != self.snapshot) {
@@ -531,8 +546,9 @@ impl TrackedRun {
         })?;
         let mut rows: Vec<u32> = ready.iter().map(|row| row.position.step).collect();
         rows.sort_unstable();
-        let is_same =
-            run.claimable(plan).filter(|_| row.evicted && status == RunStatus::Running).eq(rows.iter().copied());
+        // On a shared store every node must find every ready task.
+        let has_rows = is_shared || row.evicted && status == RunStatus::Running;
+        let is_same = run.claimable(plan).filter(|_| has_rows).eq(rows.iter().copied());
         ViolationKind::Lost
             .unless(is_same, || format!("ready rows for steps {rows:?}, but {claimable} can be claimed"))?;
         require(row.wake_at == due, || format!("the row wakes at {:?}, but the run is due at {due:?}", row.wake_at))?;

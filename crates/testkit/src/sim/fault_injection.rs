@@ -10,7 +10,9 @@ use super::process::{Process, ProcessEvent, new_driver};
 use super::violation::CheckResult;
 use super::world::{SimEvent, World, ready};
 use engine::mailbox::Command;
+use engine::nodes::Nodes;
 use kernel::{Span, Timestamp, WorkflowId};
+use store::ClusterEvent;
 use store::prelude::*;
 
 pub enum FaultEvent {
@@ -96,6 +98,10 @@ impl World {
             FaultEvent::Boot { host, generation } => self.boot(host, generation),
             FaultEvent::StopReplaced { process } | FaultEvent::StopDrained { process } => {
                 if self.processes[process].is_alive() {
+                    if matches!(fault, FaultEvent::StopDrained { .. }) && self.faults.is_shared {
+                        self.checker.nodes.leave(self.processes[process].epoch);
+                        self.tell_others(process, &ClusterEvent::NodesChanged);
+                    }
                     self.crash(self.processes[process].host);
                 }
             }
@@ -186,28 +192,25 @@ impl World {
             return self.push(Span::from_secs(10), SimEvent::Fault(FaultEvent::Boot { host, generation }));
         };
         let epoch = ready(self.store.next_epoch()).expect("the memory store answers");
-        let active_runs = ready(self.store.active_runs()).expect("the memory store answers");
         let process = self.processes.len();
-        self.trace.mark("a run was recovered", !active_runs.is_empty());
         self.trace.mark("a live process was replaced", self.hosts[host].is_up());
-        self.note(format!("host {host} starts process {process}, epoch {epoch}, {} to recover", active_runs.len()));
+        self.note(format!("host {host} starts process {process}, epoch {epoch}"));
         let paused = ready(self.store.workflow_pauses()).expect("the memory store answers");
         let paused: Vec<WorkflowId> = paused.into_iter().map(|pause| pause.workflow).collect();
-        let grouped_runs = ready(self.store.grouped_runs()).expect("the memory store answers");
-        let driver = new_driver(epoch, self.workers.sizes, !self.faults.stops_on_unknown);
-        let mut started = Process::new(host, epoch, clock, high_water, Some(driver));
-        (started.up_since, started.paused) = (self.now, paused.iter().copied().collect());
+        let driver = new_driver(epoch, self.workers.sizes, &self.faults);
+        let nodes = match self.faults.is_shared {
+            true => self.checker.nodes.join(host, epoch, self.now),
+            false => Nodes::alone(epoch),
+        };
+        let mut started = Process::new(host, nodes, clock, high_water, Some(driver));
+        started.up_since = self.now;
         self.processes.push(started);
         let workflows = self.definitions.iter().map(|d| d.version.workflow).filter(|w| !paused.contains(w));
         workflows.for_each(|workflow| self.checker.concurrency.workflow_resumed(workflow));
-        self.deliver(process, Command::ConcurrencyGroups { paused, runs: grouped_runs });
-        self.load_task_queue(process);
+        self.begin_membership(process);
         if let Some(process) = self.hosts[host].current.replace(process) {
             let patience = self.fault_random.log_millis(1_000, 120_000);
             self.push(patience, SimEvent::Fault(FaultEvent::StopReplaced { process }));
-        }
-        for (org, run) in active_runs {
-            self.deliver(process, Command::Recover { org, run });
         }
         self.push(Span(0), SimEvent::Process(process, ProcessEvent::PollTimers));
         self.push(Span(0), SimEvent::Process(process, ProcessEvent::ScanOutbox));
@@ -235,7 +238,8 @@ impl World {
         self.note(format!("process {process} pauses for {length}"));
         self.processes[process].pause();
         self.push(length, SimEvent::Process(process, ProcessEvent::Resume));
-        if self.fault_random.coin() {
+        // On a shared store, other nodes take over. Two processes of one name would fence each other.
+        if self.fault_random.coin() && !self.faults.is_shared {
             let patience = Span(self.fault_random.between(0, length.0));
             let generation = self.hosts[host].generation;
             self.push(patience, SimEvent::Fault(FaultEvent::Boot { host, generation }));
@@ -254,7 +258,9 @@ impl World {
 
     /// Sets the clock forward or back. The size of the step is drawn on a logarithmic scale.
     fn step_clock(&mut self, host: usize) {
-        let size = self.fault_random.log_millis(500, 7_200_000).0 as i64;
+        // A node of a shared store with such a clock takes no part, and its timers would be hours ahead for the others.
+        let most = if self.faults.is_shared { 120_000 } else { 7_200_000 };
+        let size = self.fault_random.log_millis(500, most).0 as i64;
         let step = if self.fault_random.coin() { size } else { -size };
         self.note(format!("the clock of host {host} is set by {step} µs"));
         self.trace.mark("a wall clock was set back", step < 0);

@@ -45,10 +45,14 @@ pub enum Fault {
     SmallMemory,
     /// Runs that ended are deleted soon.
     Retention,
+    /// The nodes share one store, and know of each other.
+    SharedStore,
+    /// Events between nodes are lost.
+    LostEvents,
 }
 
 impl Fault {
-    pub const ALL: [Fault; 28] = [
+    pub const ALL: [Fault; 30] = [
         Fault::Crash,
         Fault::CrashInRecovery,
         Fault::CrashAtCommit,
@@ -77,6 +81,8 @@ impl Fault {
         Fault::TypeSettings,
         Fault::SmallMemory,
         Fault::Retention,
+        Fault::SharedStore,
+        Fault::LostEvents,
     ];
 
     pub fn parse(name: &str) -> Option<Fault> {
@@ -139,6 +145,8 @@ pub struct FaultPlan {
     pub has_small_memory: bool,
     /// Runs that ended this long ago are deleted.
     pub retention: Option<Span>,
+    pub is_shared: bool,
+    pub loses_events: bool,
 }
 
 impl FaultPlan {
@@ -166,9 +174,13 @@ impl FaultPlan {
             has_user_pauses: random.coin(),
             has_notifications: random.coin(),
             retention: mean(random).map(|mean| Span(mean.0 / 4)),
+            is_shared: random.coin(),
+            loses_events: random.coin(),
             ..FaultPlan::draw_worker_faults(workers)
         };
         without.iter().for_each(|fault| faults.leave_out(*fault));
+        // A read shows what became of a commit.
+        faults.stops_on_unknown &= !faults.is_shared;
         faults
     }
 
@@ -220,6 +232,8 @@ impl FaultPlan {
             Fault::TypeSettings => self.has_type_settings = false,
             Fault::SmallMemory => self.has_small_memory = false,
             Fault::Retention => self.retention = None,
+            Fault::SharedStore => self.is_shared = false,
+            Fault::LostEvents => self.loses_events = false,
         }
     }
 }

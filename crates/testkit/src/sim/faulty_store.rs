@@ -10,7 +10,8 @@ use super::violation::{CheckResult, ViolationKind};
 use super::world::{World, ready};
 use bytes::Bytes;
 use engine::mailbox::{LoadFailure, Resumed, StoredBytes};
-use kernel::{OrgId, Record, RunId, event};
+use kernel::run::Phase;
+use kernel::{OrgId, Record, Run, RunId, event};
 use store::prelude::*;
 use store::{Batch, Error, ReadyRow, Result, RunWrite, TimerChange, WriteVerdict};
 
@@ -25,6 +26,10 @@ impl World {
         self.trace.mark("a commit was refused", is_down);
         if is_down {
             return Err(Error::Unavailable("unavailable".into()));
+        }
+        if self.checker.nodes.is_fenced(batch.epoch) {
+            self.trace.mark("a batch of a fenced node was refused", true);
+            return Err(Error::Fenced);
         }
         let is_unknown = !self.is_liveness_phase && self.fault_random.chance(self.faults.unknown_commit);
         let is_applied = !is_unknown || self.fault_random.coin();
@@ -57,7 +62,13 @@ impl World {
     pub fn write_as_later_release(&mut self) -> CheckResult {
         // Not to a run in a concurrency group: runs that are queued behind it would need the upgrade too.
         let free = self.checker.open().filter(|(_, definition, _)| definition.workflow.concurrency.is_none());
-        let open: Vec<RunId> = free.map(|(run, ..)| run).collect();
+        // Nor to one with tasks on a shared store: a lease would keep its limit slots, and claims would find its ready
+        // tasks again and again.
+        let is_shared = self.faults.is_shared;
+        let has_tasks = |run: &Run| {
+            run.state.steps.iter().any(|step| matches!(step.phase, Phase::Ready { .. } | Phase::Leased { .. }))
+        };
+        let open: Vec<RunId> = free.filter(|(.., run)| !is_shared || !has_tasks(run)).map(|(run, ..)| run).collect();
         if open.is_empty() {
             return Ok(());
         }

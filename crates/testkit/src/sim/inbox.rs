@@ -22,7 +22,7 @@ use kernel::event::TriggerKind;
 use kernel::inbox::InboxKind;
 use kernel::{InboxId, OrgId, RunId, Span, Timestamp};
 use store::prelude::*;
-use store::{ConsumedRow, Erased, Erasure, Error, InboxKey, InboxRow};
+use store::{ClusterEvent, ConsumedRow, Erased, Erasure, Error, InboxKey, InboxRow};
 
 /// As in the engine: how often the stored rows are tried again, and rows read at a time.
 const RETRY_EVERY: Span = Span::from_secs(5);
@@ -66,9 +66,7 @@ impl World {
 
     /// A process has started: it reads what is stored.
     pub fn begin_inbox(&mut self, process: usize) {
-        for event in [InboxEvent::Read, InboxEvent::Scan] {
-            self.push_inbox_soon(process, event);
-        }
+        self.push_inbox_soon(process, InboxEvent::Scan);
         if let Some(every) = self.faults.retention {
             self.push_inbox(process, every, InboxEvent::DeleteEnded);
         }
@@ -76,7 +74,7 @@ impl World {
 
     pub fn handle_inbox_event(&mut self, process: usize, event: InboxEvent) -> CheckResult {
         match event {
-            InboxEvent::Read => self.read_inbox(process),
+            InboxEvent::Read => self.read_inbox_rows(process),
             InboxEvent::Scan => self.scan_children(process),
             InboxEvent::StartChild(row) => self.start_child(process, &row)?,
             InboxEvent::GiveEarly(child) => {
@@ -110,18 +108,19 @@ impl World {
         }
     }
 
-    fn read_inbox(&mut self, process: usize) {
-        if self.try_read().is_err() {
-            return;
+    pub fn read_inbox_rows(&mut self, process: usize) {
+        if self.try_read().is_ok()
+            && let Some(command) = self.read_own_inbox(process)
+        {
+            self.deliver(process, command);
         }
-        let rows = ready(self.store.inbox(InboxKind::Input, None, PAGE)).unwrap_or_default();
-        self.trace.mark("an input was found in the inbox", !rows.is_empty());
-        self.give_inbox(process, child_rows::inputs(&rows));
     }
 
     fn scan_children(&mut self, process: usize) {
         if self.try_read().is_ok() {
-            for row in ready(self.store.inbox(InboxKind::StartChild, None, PAGE)).unwrap_or_default() {
+            let mut rows = ready(self.store.inbox(InboxKind::StartChild, None, PAGE)).unwrap_or_default();
+            rows.retain(|row| self.processes[process].nodes.is_mine(row.key.1));
+            for row in rows {
                 self.push_inbox_soon(process, InboxEvent::StartChild(row));
             }
         }
@@ -199,6 +198,9 @@ impl World {
                 }
             }
         }
+        if self.faults.is_shared {
+            self.tell_others(process, &ClusterEvent::InboxWritten);
+        }
         self.push_inbox_soon(process, InboxEvent::Read);
         Ok(())
     }
@@ -227,7 +229,9 @@ impl World {
             let row = ready(store.run(OrgId::DEFAULT, *run)).ok().flatten();
             row.is_some_and(|row| row.status.is_terminal() && row.finished_at.is_some_and(|at| at < cutoff))
         };
-        for run in self.checker.ended().filter(|run| has_expired(run, &self.store)).collect::<Vec<_>>() {
+        let nodes = &self.processes[process].nodes;
+        let is_due = |run: &RunId| nodes.is_mine(*run) && has_expired(run, &self.store);
+        for run in self.checker.ended().filter(is_due).collect::<Vec<_>>() {
             let erased = ready(self.store.erase(&Erasure { org: OrgId::DEFAULT, run, labels: Vec::new() }));
             self.note(format!("process {process} deletes {run}: {erased:?}"));
             match erased {

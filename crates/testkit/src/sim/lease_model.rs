@@ -123,11 +123,17 @@ impl LeaseModel {
         })
     }
 
-    /// A process has loaded a run. A lease that it did not know runs from now. It does not count a lease from
-    /// a later process, which gets the heartbeats itself.
-    pub fn run_loaded(&mut self, (process, epoch): (usize, u64), run: RunId, state: &Run, now: Timestamp) {
+    /// A process has loaded a run. A lease that it did not know runs from now. It counts its own leases and those of
+    /// nodes that are gone; another node gets the heartbeats for its leases itself.
+    pub fn run_loaded(
+        &mut self,
+        (process, is_own): (usize, &dyn Fn(u64) -> bool),
+        run: RunId,
+        state: &Run,
+        now: Timestamp,
+    ) {
         self.latest.extend(state.leased().map(|l| ((run, l.step), (l.fence, l.lease))));
-        let own = state.leased().filter(|lease| lease.epoch <= epoch);
+        let own = state.leased().filter(|lease| is_own(lease.epoch));
         let leased: BTreeMap<u32, (u64, Span)> = own.map(|l| (l.step, (l.fence, l.lease))).collect();
         let range = (process, (run, 0))..=(process, (run, u32::MAX));
         let known: Vec<(u32, u64)> =

@@ -17,7 +17,7 @@
 //! decision is drawn from the seed, so the seed alone reproduces a failure.
 //!
 //! Read in this order: [`world`] (virtual time and the event heap), [`process`] (what drives a mailbox),
-//! [`inbox`], [`fault_injection`] (crashes and pauses), [`clock`], [`faulty_store`], [`client`], [`workers`]; then what
+//! [`shared_store`] (several nodes), [`inbox`], [`fault_injection`] (crashes and pauses), [`clock`], [`faulty_store`], [`client`], [`workers`]; then what
 //! is checked: [`checker`], [`run_model`], [`oracle`], [`concurrency_model`], [`lease_model`],
 //! [`notification_model`], [`client_log`]; then [`shrink`], which reduces a failing simulation.
 
@@ -37,6 +37,7 @@ pub mod oracle;
 pub mod process;
 pub mod random;
 pub mod run_model;
+pub mod shared_store;
 pub mod shrink;
 pub mod trace;
 pub mod trigger;

@@ -12,13 +12,16 @@
 use super::client_log::{ClientRequest, Ticket};
 use super::clock::EngineClock;
 use super::concurrency_model::BatchWriter;
+use super::fault_plan::FaultPlan;
 use super::inbox::InboxEvent;
+use super::shared_store::Membership;
 use super::upstream;
 use super::violation::{CheckResult, ViolationKind};
-use super::world::{SimEvent, World, ready};
+use super::world::{SimEvent, World, completed, ready};
 use engine::clock::Correction;
 use engine::driver::{self, Afterwards, CommitResult, Driver, QueueRead, RETRY_PAUSE, Reads, Shell};
 use engine::mailbox::{Command, DeferredInput, Dispatch, Mailbox};
+use engine::nodes::{Nodes, own_timers};
 use engine::task_queue::Sizes;
 use engine::{Reply, TIMER_READ_AHEAD};
 use kernel::advance::TaskResult;
@@ -56,6 +59,16 @@ pub enum ProcessEvent {
         result: TaskResult,
     },
     PollTimers,
+    /// Renews the node's lease on a shared store; a regular renewal is followed by another.
+    Renew {
+        is_regular: bool,
+    },
+    /// Reads what is due because of changed nodes or lost events.
+    CatchUp,
+    /// Another node says that something has changed.
+    Heard(ClusterEvent),
+    /// Reads which types have ready tasks.
+    ReadReadyTypes,
     /// The outbox scans the stored notifications.
     ScanOutbox,
     /// The outbox sends one notification by starting a run.
@@ -71,12 +84,15 @@ pub enum ProcessEvent {
 pub struct Process {
     pub host: usize,
     pub epoch: u64,
+    /// The nodes that it knows of.
+    pub nodes: Nodes,
+    pub membership: Membership,
     clock: EngineClock,
     /// The latest engine time it saw, initially the time of the newest record (I39).
     latest_time: Timestamp,
     state: State,
     /// `None` while it settles a batch.
-    driver: Option<Box<Driver<Ticket>>>,
+    pub driver: Option<Box<Driver<Ticket>>>,
     /// Commands that arrived since the last turn.
     inbox: Vec<Command<Ticket>>,
     /// The batch that was begun and is not settled.
@@ -86,7 +102,7 @@ pub struct Process {
     /// When the next turn is due. Other turns in the heap are obsolete.
     next_turn_at: Option<Timestamp>,
     /// Attempts that were cancelled: run and fence.
-    aborted: BTreeSet<(RunId, u64)>,
+    pub aborted: BTreeSet<(RunId, u64)>,
     /// When it started, or resumed after a pause.
     pub up_since: Timestamp,
     /// It starts nothing any more and stops soon.
@@ -125,14 +141,16 @@ struct Decided {
 impl Process {
     pub fn new(
         host: usize,
-        epoch: u64,
+        nodes: Nodes,
         clock: EngineClock,
         high_water: Option<Timestamp>,
         driver: Option<Driver<Ticket>>,
     ) -> Process {
         Process {
             host,
-            epoch,
+            epoch: nodes.own(),
+            nodes,
+            membership: Membership::default(),
             clock,
             latest_time: high_water.unwrap_or_default(),
             state: State::Up,
@@ -158,6 +176,11 @@ impl Process {
         matches!(self.state, State::Up)
     }
 
+    /// Is a batch decided and not settled?
+    pub fn has_batch(&self) -> bool {
+        self.in_flight.is_some()
+    }
+
     pub fn pause(&mut self) {
         if matches!(self.state, State::Up) {
             self.state = State::Paused(Vec::new());
@@ -167,14 +190,19 @@ impl Process {
     /// Drops all of its memory. Returns false if it was dead already.
     pub fn kill(&mut self) -> bool {
         let was_alive = self.is_alive();
-        *self = Process { state: State::Dead, ..Process::new(self.host, self.epoch, self.clock.clone(), None, None) };
+        *self = Process {
+            state: State::Dead,
+            ..Process::new(self.host, self.nodes.clone(), self.clock.clone(), None, None)
+        };
         was_alive
     }
 }
 
 /// The driver of a process that has just started.
-pub fn new_driver(epoch: u64, sizes: Sizes, reads_are_durable: bool) -> Driver<Ticket> {
-    Driver::new(mailbox(epoch, sizes), reads_are_durable)
+pub fn new_driver(epoch: u64, sizes: Sizes, faults: &FaultPlan) -> Driver<Ticket> {
+    let mailbox = mailbox(epoch, sizes);
+    let mailbox = if faults.is_shared { mailbox.sharing() } else { mailbox };
+    Driver::new(mailbox, !faults.stops_on_unknown)
 }
 
 fn mailbox(epoch: u64, sizes: Sizes) -> Mailbox<Ticket> {
@@ -207,6 +235,10 @@ impl World {
                 self.deliver(process, Command::Give { org: OrgId::DEFAULT, run, input, reply_to: None });
             }
             (State::Up, ProcessEvent::PollTimers) => self.poll_timers(process),
+            (State::Up, ProcessEvent::Renew { is_regular }) => self.renew(process, is_regular)?,
+            (State::Up, ProcessEvent::CatchUp) => self.carry_out_catchup(process),
+            (State::Up, ProcessEvent::Heard(event)) => self.hear(process, event)?,
+            (State::Up, ProcessEvent::ReadReadyTypes) => self.read_ready_types(process),
             (State::Up, ProcessEvent::ScanOutbox) => self.scan_outbox(process),
             (State::Up, ProcessEvent::Notify { run, number }) => self.notify(process, run, number)?,
             (State::Up, ProcessEvent::Inbox(event)) => self.handle_inbox_event(process, event)?,
@@ -371,7 +403,7 @@ impl World {
         }
         let Process { is_outdated, has_unknown_commit, .. } = self.processes[process];
         let writer = BatchWriter {
-            is_only_writer: !is_outdated,
+            is_only_writer: !is_outdated && !self.faults.is_shared,
             knows_all_commits: !has_unknown_commit,
             is_draining: in_flight.decided.is_draining,
             is_decided_ahead: in_flight.decided.is_ahead,
@@ -527,7 +559,8 @@ impl World {
         let mut pause = POLL;
         if !self.is_store_down() {
             let now = self.engine_time(process);
-            let timers = ready(self.store.timers(now.after(TIMER_READ_AHEAD), None, TIMERS_PAGE)).unwrap_or_default();
+            let nodes = &self.processes[process].nodes;
+            let timers = completed(own_timers(&self.store, nodes, now, TIMERS_PAGE)).unwrap_or_default();
             // A run that needs an upgrade stays due. Polling for it every second would test nothing.
             if timers.iter().all(|timer| self.checker.needs_upgrade(timer.run)) {
                 let next = ready(self.store.next_timer()).ok().flatten().filter(|_| timers.is_empty());
@@ -579,8 +612,11 @@ impl Shell<Ticket> for SimShell<'_> {
         self.world.processes[self.process].aborted.insert((run, fence));
     }
 
-    /// The simulated stores are not shared.
-    fn broadcast(&mut self, _event: ClusterEvent) {}
+    fn broadcast(&mut self, event: ClusterEvent) {
+        if self.world.faults.is_shared {
+            self.world.tell_others(self.process, &event);
+        }
+    }
 
     fn notify(&mut self, _org: OrgId, run: RunId, number: u32) {
         self.world.push_soon(self.process, ProcessEvent::Notify { run, number });

@@ -31,6 +31,8 @@ pub struct RunModel {
     is_delayed: bool,
     /// `Created` was the last event.
     is_new: bool,
+    /// Nodes share the store: one that does not own a concurrency group queues its runs, whatever the policy says.
+    is_shared: bool,
     /// Steps are being cancelled: only the end of the run may follow.
     is_cancelling: bool,
 }
@@ -69,7 +71,7 @@ enum ModelPhase {
 }
 
 impl RunModel {
-    pub fn new(workflow: Rc<TestWorkflow>, trigger: Trigger) -> RunModel {
+    pub fn new(workflow: Rc<TestWorkflow>, trigger: Trigger, is_shared: bool) -> RunModel {
         let steps = vec![StepModel::default(); workflow.steps.len()];
         RunModel {
             workflow,
@@ -81,6 +83,7 @@ impl RunModel {
             is_queued: false,
             is_delayed: false,
             is_new: false,
+            is_shared,
             is_cancelling: false,
         }
     }
@@ -213,7 +216,9 @@ impl RunModel {
                 self.is_delayed = *reason == Queue::Later;
                 let may_wait = match reason {
                     Queue::Limit => {
-                        self.workflow.concurrency.is_some_and(|limit| limit.on_conflict != OnConflict::Skip)
+                        let may_wait =
+                            |limit: ConcurrencyLimit| self.is_shared || limit.on_conflict != OnConflict::Skip;
+                        self.workflow.concurrency.is_some_and(may_wait)
                     }
                     Queue::WorkflowPaused => true,
                     Queue::Later => self.trigger.run_at.is_some_and(|run_at| run_at > at),

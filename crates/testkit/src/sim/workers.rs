@@ -152,7 +152,12 @@ impl World {
         self.note(format!("process {process} gets type {row:?}"));
         ready(self.store.put_type(&row)).expect("the memory store answers");
         self.trace.mark("the settings of a type were changed", true);
-        self.deliver(process, Command::TypeChanged(Box::new(row)));
+        // Nodes compare the revision of the types before they lease a task.
+        let is_told = |other: &usize| *other == process || self.faults.is_shared;
+        let told: Vec<usize> = (0..self.processes.len()).filter(is_told).collect();
+        for process in told.into_iter().filter(|process| self.processes[*process].is_alive()).collect::<Vec<_>>() {
+            self.deliver(process, Command::TypeChanged(Box::new(row.clone())));
+        }
     }
 
     pub fn do_worker_action(&mut self, action: WorkerAction) {
@@ -431,11 +436,13 @@ impl World {
                 self.workers.heartbeats.push((*request_id, expected));
             }
             Command::Loaded { run, result: Ok(Some(resumed)) } => {
-                self.checker.leases.run_loaded((process, self.processes[process].epoch), *run, &resumed.run, now);
+                let nodes = &self.processes[process].nodes;
+                let is_own = |epoch: u64| epoch == nodes.own() || nodes.is_gone(epoch);
+                self.checker.leases.run_loaded((process, &is_own), *run, &resumed.run, now);
             }
             // A run that cannot be read has no live leases in this process.
             Command::Loaded { run, result: Ok(None) | Err(LoadFailure::Newer | LoadFailure::Damaged(_)) } => {
-                self.checker.leases.run_loaded((process, 0), *run, &Run::default(), now);
+                self.checker.leases.run_loaded((process, &|_| false), *run, &Run::default(), now);
             }
             Command::TypeChanged(row) => self.checker.leases.type_changed(process, row, self.now),
             Command::RestoreTaskQueue { types, .. } => {
@@ -448,12 +455,12 @@ impl World {
         }
     }
 
-    /// Loads ready tasks and type settings from the store when a process starts.
-    pub fn load_task_queue(&mut self, process: usize) {
+    /// Reads ready tasks and type settings from the store when a process starts.
+    pub fn read_task_queue(&mut self) -> Command<Ticket> {
         let queues = ready(self.store.key_queues(None, 1_000)).expect("the memory store answers");
         let types = ready(self.store.configured_types()).expect("the memory store answers");
         self.trace.mark("ready tasks were found at start-up", !queues.is_empty());
-        self.deliver(process, Command::RestoreTaskQueue { queues, types, workers: Vec::new() });
+        Command::RestoreTaskQueue { queues, types, workers: Vec::new() }
     }
 
     /// Carries out the reads of one turn for the task queue.

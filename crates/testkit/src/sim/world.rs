@@ -23,6 +23,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use store::MemoryStore;
+use store::prelude::*;
 
 const START: Timestamp = Timestamp(1_700_000_000_000_000);
 /// How many simulations in a thousand use one extreme workflow.
@@ -100,8 +101,10 @@ impl World {
         let faults = FaultPlan::draw(&mut fault_random, &mut worker_random, &options.without);
         let mut limits_random = Random::stream(seed, "around");
         // With a local store, one process keeps concurrency groups and workflow pauses in its memory.
-        let hosts_max = if faults.has_concurrency_limits { 1 } else { options.hosts_max };
-        let hosts = topology.pick(&[1, 1, 1, 2, 2, 3, 4, 5]).min(hosts_max);
+        let keeps_limits_alone = faults.has_concurrency_limits && !faults.is_shared;
+        let hosts_max = if keeps_limits_alone { 1 } else { options.hosts_max };
+        let sizes = if faults.is_shared { [1, 2, 2, 2, 3, 3, 3, 4] } else { [1, 1, 1, 2, 2, 3, 4, 5] };
+        let hosts = topology.pick(&sizes).min(hosts_max);
         let liveness_starts_at = START.after(topology.millis(20_000, 240_000));
         let extreme = topology.chance(EXTREME).then(|| topology.pick(&Extreme::ALL));
         let count = if extreme.is_some() { 1 } else { workload.between(1, 3) };
@@ -119,7 +122,7 @@ impl World {
         let workers = Workers::draw(worker_random, faults.has_small_memory);
         let definitions = draw_definitions(workflows, &mut limits_random, &faults, extreme.is_some());
         let runs_max = if extreme.is_some() { options.runs_max.min(2) } else { options.runs_max };
-        let checker = Checker::new(faults.has_one_clock());
+        let checker = Checker::new(faults.has_one_clock(), faults.is_shared);
         let mut world = World {
             now: START,
             heap: BTreeMap::new(),
@@ -222,6 +225,9 @@ impl World {
         self.note("--- liveness phase: faults stop here".into());
         self.is_liveness_phase = true;
         self.resume_all();
+        if self.faults.is_shared {
+            self.correct_clocks();
+        }
         if self.faults.has_tasks {
             self.enable_all_types();
         }
@@ -271,6 +277,11 @@ impl World {
             );
         };
         let mut text = format!("{id} is {}, due at {:?}\n", run.status(), run.next_due());
+        let ready_rows = self.store.stored_ready();
+        text += &format!("  ready {:?}\n", ready_rows.iter().filter(|row| row.position.run == id).collect::<Vec<_>>());
+        for name in super::workflow_generator::TYPES {
+            text += &format!("  slots {:?}\n", ready(self.store.limit_slots(OrgId::DEFAULT, name)));
+        }
         for (i, step) in definition.workflow.steps.iter().enumerate() {
             let state = run.step(i as u32);
             text += &format!("  s{i} needs {:?} {:?} {:?}: {:?}\n", step.needs, step.kind, step.retry, state.phase);

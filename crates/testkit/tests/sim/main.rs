@@ -21,7 +21,7 @@ const RUN_TWICE_EVERY: u64 = 100;
 const FAILURES_MAX: usize = 10;
 
 /// Coverage marks that a batch of seeds must hit, or it proves little.
-const REQUIRED_MARKS: [&str; 75] = [
+const REQUIRED_MARKS: [&str; 79] = [
     "a callback was aimed at a deadline",
     "a cancel was aimed at a deadline",
     "a client acted on a retrying step",
@@ -34,6 +34,10 @@ const REQUIRED_MARKS: [&str; 75] = [
     "a key queue was read past its first page",
     "a lease was lost",
     "a live process was replaced",
+    "a fenced node joined again",
+    "a node took over from another",
+    "a node was suspended because of its clock",
+    "a batch of a fenced node was refused",
     "a notification had already been sent",
     "a payload was fetched",
     "a process crashed between commit and release",
