@@ -3,7 +3,7 @@
 
 use anyhow::{Result, bail};
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -42,6 +42,11 @@ const STAGES: &[Stage] = &[
         "kill -9, 1,000 times",
         &["test", "--package", "onward", "--test", "it", "kill", "--", "--nocapture"],
         &[("ONWARD_KILLS", "1000")],
+    ),
+    (
+        "kill -9 on Postgres, 300 times",
+        &["test", "--package", "onward", "--test", "it", "kill", "--", "--nocapture"],
+        &[("ONWARD_KILLS", "300"), ("ONWARD_TEST_STORE", "postgres")],
     ),
     (
         "10,000 sequences of requests against a model",
@@ -85,6 +90,23 @@ const STAGES: &[Stage] = &[
     ),
 ];
 
+/// The newest commit whose plans, records and snapshots are all of format 1.
+const PREVIOUS: &str = "bcadb21fb6479b7518587674a1b6636b6d159b8a";
+
+/// With the program of [`PREVIOUS`] beside this one.
+const UPGRADES: &[Stage] = &[
+    (
+        "the stores of an earlier release",
+        &["test", "--package", "onward", "--test", "it", "upgrades", "--", "--nocapture"],
+        &[],
+    ),
+    (
+        "the stores of an earlier release, and a node of it, on Postgres",
+        &["test", "--package", "onward", "--test", "it", "upgrades", "--", "--nocapture"],
+        &[("ONWARD_TEST_STORE", "postgres")],
+    ),
+];
+
 /// Name, script, environment.
 const SCRIPTS: &[(&str, &str, Environment)] = &[(
     "requests that the OpenAPI document calls valid are accepted",
@@ -95,11 +117,13 @@ const SCRIPTS: &[(&str, &str, Environment)] = &[(
 pub fn run(root: &Path) -> Result<()> {
     let mut summary = Vec::new();
     let mut has_failed = false;
-    for (name, arguments, environment) in STAGES {
+    let previous = build_previous(root)?;
+    for (name, arguments, environment) in STAGES.iter().chain(UPGRADES) {
         let started = Instant::now();
         println!("== {name}");
         let mut command = Command::new("cargo");
         command.args(*arguments).envs(environment.iter().copied()).current_dir(root);
+        command.env("ONWARD_PREVIOUS", &previous);
         let (is_success, passed) = run_stage(command)?;
         // A filter that matches no test any more would pass.
         let verdict = if is_success && passed > 0 { "passed" } else { "FAILED" };
@@ -119,6 +143,25 @@ pub fn run(root: &Path) -> Result<()> {
         bail!("the long tier failed");
     }
     Ok(())
+}
+
+/// Checks the earlier release out below `target`, builds it there, and returns the path of its program.
+fn build_previous(root: &Path) -> Result<PathBuf> {
+    let folder = root.join("target/previous");
+    if !folder.exists() {
+        let mut checkout = Command::new("git");
+        checkout.args(["worktree", "add", "--detach"]).arg(&folder).arg(PREVIOUS).current_dir(root);
+        if !checkout.status()?.success() {
+            bail!("the commit {PREVIOUS} cannot be checked out; a shallow clone does not have it");
+        }
+    }
+    let mut build = Command::new("cargo");
+    build.args(["build", "--locked", "--quiet", "--package", "onward"]).current_dir(&folder);
+    build.env("CARGO_TARGET_DIR", folder.join("target"));
+    if !build.status()?.success() {
+        bail!("the commit {PREVIOUS} cannot be built");
+    }
+    Ok(folder.join("target/debug/onward"))
 }
 
 /// Prints the output of a command as it arrives; returns whether it succeeded, and how many tests passed.

@@ -53,6 +53,7 @@ mod tasks;
 mod testing;
 mod triggers;
 mod types;
+mod upgrades;
 mod verify;
 mod waits;
 mod webhooks;

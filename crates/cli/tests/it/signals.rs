@@ -97,7 +97,7 @@ fn decide(server: &Api, run: &str, verb: &str, body: &Value) -> crate::harness::
 }
 
 #[test]
-fn p14_t15_an_approval_shows_what_it_is_about_and_counts_once() {
+fn p14_i27_t15_an_approval_shows_what_it_is_about_and_counts_once() {
     let upstream = Upstream::start();
     let mut server = Server::start();
     let workflow = server.workflow(&upstream.fill(GATE));
@@ -214,7 +214,7 @@ fn m22_the_deadline_decides_as_declared() {
 }
 
 #[test]
-fn t16_of_decisions_that_race_one_wins() {
+fn t16_i27_of_decisions_that_race_one_wins() {
     let server = Server::start();
     let workflow = server.workflow("ask: { approval: { prompt: p, timeout: 300ms }, allow_failure: true }");
     for _ in 0..10 {

@@ -2,7 +2,7 @@
 
 mod api;
 mod http;
-mod place;
+pub mod place;
 mod server;
 mod sse;
 mod tasks;

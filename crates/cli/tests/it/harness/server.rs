@@ -23,6 +23,8 @@ pub struct Server {
     environment: Vec<(String, String)>,
     /// How many processes it has while it runs.
     size: usize,
+    /// The program that it runs.
+    binary: String,
 }
 
 impl Deref for Server {
@@ -77,7 +79,7 @@ impl Server {
         let address = self.api.nodes()[number];
         self.nodes[number].kill();
         let flags = [&self.flags[..], &["--listen".to_owned(), address.to_string()]].concat();
-        self.nodes[number] = Starting::node(number, self.data.path(), &flags, &environment, true);
+        self.nodes[number] = Starting::node(&self.binary, number, self.data.path(), &flags, &environment, true);
         assert_eq!(self.nodes[number].ready(), Some(address), "{}", self.log());
     }
 
@@ -102,12 +104,36 @@ impl Server {
         Server::of(place::nodes(), flags, data, environment)
     }
 
+    /// One process of another release.
+    pub fn of_release(binary: &str, flags: &[&str], data: TempDir) -> Server {
+        Server::of_binary(binary, 1, flags, data, &[])
+    }
+
+    /// Kills the server, which may be of another release, and starts this release on the same data.
+    pub fn upgrade(&mut self) {
+        self.kill_at_once();
+        self.binary = BINARY.to_owned();
+        self.start_again();
+    }
+
     fn of(size: usize, flags: &[&str], data: TempDir, environment: &[(&str, &str)]) -> Server {
+        Server::of_binary(BINARY, size, flags, data, environment)
+    }
+
+    fn of_binary(binary: &str, size: usize, flags: &[&str], data: TempDir, environment: &[(&str, &str)]) -> Server {
         let flags: Vec<String> = flags.iter().map(|f| (*f).to_owned()).collect();
         let environment: Vec<(String, String)> =
             environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 9));
-        let mut server = Server { nodes: Vec::new(), api: Api::new(&[nowhere]), data, flags, environment, size };
+        let mut server = Server {
+            nodes: Vec::new(),
+            api: Api::new(&[nowhere]),
+            data,
+            flags,
+            environment,
+            size,
+            binary: binary.to_owned(),
+        };
         assert!(server.start_with(&[]), "not ready: {}", server.log());
         server
     }
@@ -136,7 +162,7 @@ impl Server {
                 flags.extend(["--public-url".to_owned(), format!("http://{first}")]);
             }
             let is_first = number == 0;
-            self.nodes.push(Starting::node(number, self.data.path(), &flags, &environment, is_first));
+            self.nodes.push(Starting::node(&self.binary, number, self.data.path(), &flags, &environment, is_first));
             match self.nodes[number].ready() {
                 Some(address) => addresses.push(address),
                 None => return false,
@@ -254,19 +280,20 @@ impl Starting {
     }
 
     pub fn with(data: &Path, flags: &[String], environment: &[(String, String)]) -> Starting {
-        Starting::node(0, data, flags, environment, true)
+        Starting::node(BINARY, 0, data, flags, environment, true)
     }
 
     /// One of several processes on the same data. Each has its own folder, and the secret of the first. Only the first
     /// can have the port that the flags name.
     fn node(
+        binary: &str,
         number: usize,
         data: &Path,
         flags: &[String],
         environment: &[(String, String)],
         has_given_port: bool,
     ) -> Starting {
-        let mut command = Command::new(BINARY);
+        let mut command = Command::new(binary);
         command.arg("dev").envs(place::environment(data)).envs(environment.iter().cloned());
         if number == 0 {
             command.arg("--data").arg(data);
@@ -368,6 +395,15 @@ pub fn onward_with_input(arguments: &[&str], input: &str) -> Output {
 fn run_to_end(command: &mut Command, arguments: &[&str], input: &str) -> Output {
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the binary starts");
+    // They are read while it runs, because it waits when a pipe is full.
+    let (out, err) = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
+    let [out, err] = [Box::new(out) as Box<dyn Read + Send>, Box::new(err)].map(|mut pipe| {
+        std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            pipe.read_to_end(&mut bytes).expect("its output");
+            bytes
+        })
+    });
     // The process may end without reading its input.
     let _ = child.stdin.take().expect("piped").write_all(input.as_bytes());
     let until = Instant::now() + WAIT_MAX;
@@ -381,8 +417,5 @@ fn run_to_end(command: &mut Command, arguments: &[&str], input: &str) -> Output 
             None => std::thread::sleep(std::time::Duration::from_millis(2)),
         }
     };
-    let mut output = Output { status, stdout: Vec::new(), stderr: Vec::new() };
-    child.stdout.take().expect("piped").read_to_end(&mut output.stdout).expect("its output");
-    child.stderr.take().expect("piped").read_to_end(&mut output.stderr).expect("its output");
-    output
+    Output { status, stdout: out.join().expect("it was read"), stderr: err.join().expect("it was read") }
 }
