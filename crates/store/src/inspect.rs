@@ -34,6 +34,9 @@ pub trait Inspection {
 
     fn payload(&self, org: OrgId, run: RunId, number: u32) -> Result<Option<Bytes>>;
 
+    /// Did a request with this idempotency key create something? Keys outlive what they created.
+    fn has_key(&self, org: OrgId, scope: &str, key: &str) -> Result<bool>;
+
     /// What another run has to know of a run.
     fn relative(&self, org: OrgId, run: RunId) -> Result<Relative>;
 
@@ -94,6 +97,8 @@ pub struct StoredRun {
     pub open_waits: Vec<OpenWait>,
     /// Its rows in `ready`.
     pub ready: Vec<ReadyRow>,
+    /// The numbers of its notifications that are not delivered yet.
+    pub notifications: Vec<u32>,
     /// Numbers and lengths of stored payloads.
     pub payloads: Vec<(u32, u64)>,
     pub labels: Vec<(String, String)>,

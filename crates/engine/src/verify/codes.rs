@@ -68,6 +68,8 @@ codes! {
     OpenWaitMissing "open_wait_missing" "wake-ups" "a step waits for a signal, an approval or to be resumed, and has no row that says so";
     OpenWaitStray "open_wait_stray" "wake-ups" "a row says that a step waits, and it does not";
     InboxStray "inbox_stray" "wake-ups" "a request in the inbox whose run does not exist";
+    NotificationMissing "notification_missing" "wake-ups" "a run has ended, and one of its notifications is neither waiting nor delivered";
+    NotificationStray "notification_stray" "wake-ups" "a notification waits that its run does not send";
     TriggerWrong "trigger_wrong" "wake-ups" "a trigger's settings cannot be read, or its next fire time is missing or should not be set";
 
     ChildMissing "child_missing" "families" "a step waits for a child that does not exist and is not asked for";

@@ -3,25 +3,28 @@
 use super::Code;
 use super::definitions::hex;
 use super::run::{Case, Folded};
+use crate::services::outbox;
 use crate::services::tasks::RELEASE;
-use kernel::advance::FailedSteps;
+use kernel::advance::{self, FailedSteps};
 use kernel::event::Origin;
 use kernel::plan::{Body, Form, Node};
 use kernel::run::{ReadyTask, WaitKind};
 use kernel::{Plan, Run, RunStatus, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
-use store::{QueueKey, QueuePosition, ReadyRow};
+use store::{Error, QueueKey, QueuePosition, ReadyRow};
 
-pub(super) fn check(case: &mut Case<'_>, plan: &Plan, folded: &Folded) {
+pub(super) fn check(case: &mut Case<'_>, plan: &Plan, folded: &Folded) -> Result<(), Error> {
     origin(case, plan, &folded.run.state.origin);
     row(case, plan, folded);
     timers(case, folded);
     ready(case, plan, folded);
     tokens(case, plan, folded);
     open_waits(case, plan, folded);
+    notifications(case, plan, folded)?;
     payloads(case, folded);
     keys(case, plan, folded);
+    Ok(())
 }
 
 /// What a run pins when it is created.
@@ -173,6 +176,26 @@ fn open_waits(case: &mut Case<'_>, plan: &Plan, folded: &Folded) {
     for row in stored.open_waits.iter().filter(|row| wanted.get(&row.step) != Some(row)) {
         case.say_step(Code::OpenWaitStray, row.step, format!("a row says that it waits ({})", row.kind));
     }
+}
+
+/// I38: what a run sends when it has ended waits in a row until another run delivers it. The key of that run stays.
+fn notifications(case: &mut Case<'_>, plan: &Plan, folded: &Folded) -> Result<(), Error> {
+    let stored = case.stored;
+    let count = if folded.run.is_terminal() { advance::notifications(plan, &folded.run).len() as u32 } else { 0 };
+    for number in (0..count).filter(|number| !stored.notifications.contains(number)) {
+        let key = outbox::idempotency(stored.row.id, number);
+        if !case.inspection.has_key(stored.row.org, key.scope.as_deref().unwrap_or_default(), &key.key)? {
+            case.say(Code::NotificationMissing, format!("notification {number} of {count} is lost"));
+        }
+    }
+    for number in stored.notifications.iter().filter(|number| **number >= count) {
+        let status = folded.run.status();
+        case.say(
+            Code::NotificationStray,
+            format!("notification {number} waits, the run is {status} and sends {count}"),
+        );
+    }
+    Ok(())
 }
 
 fn payloads(case: &mut Case<'_>, folded: &Folded) {

@@ -110,7 +110,7 @@ impl Case<'_> {
             families.cannot_be_read();
             return Ok(());
         };
-        rows::check(self, plan, &folded);
+        rows::check(self, plan, &folded)?;
         families::check(self, families, &folded)?;
         self.check_unfinished(plan, folded);
         Ok(())

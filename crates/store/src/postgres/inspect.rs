@@ -144,6 +144,10 @@ impl Inspection for PostgresInspection {
         Ok(self.wait(journal::payloads(&self.session, org, run, &[number]))?.pop().map(|(_, body)| body))
     }
 
+    fn has_key(&self, org: OrgId, scope: &str, key: &str) -> Result<bool> {
+        Ok(!self.query(sql!("idempotency"), &[&org_of(org), &scope, &key])?.is_empty())
+    }
+
     fn relative(&self, org: OrgId, run: RunId) -> Result<Relative> {
         let found = self.query(sql!("inspect_run_status"), &[&org_of(org), &Id(run.0)])?;
         let status =

@@ -62,6 +62,11 @@ impl Inspection for SqliteInspection {
         Ok(body.map(Bytes::from))
     }
 
+    fn has_key(&self, org: OrgId, scope: &str, key: &str) -> Result<bool> {
+        let mut statement = self.connection.prepare_cached(sql!("idempotency")).map_err(on_read)?;
+        statement.exists(params![org.0, scope, key]).map_err(on_read)
+    }
+
     fn relative(&self, org: OrgId, run: RunId) -> Result<Relative> {
         let status: Option<String> =
             catalog::value(&self.connection, sql!("inspect_run_status"), params![org.0, run.0]).map_err(on_read)?;

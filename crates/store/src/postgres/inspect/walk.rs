@@ -54,6 +54,7 @@ fn runs(inspection: &PostgresInspection, pending: &mut Pending, each: &mut dyn F
         waits: "waits", "inspect_waits", wait;
         open_waits: "open_waits", "inspect_open_waits", open_wait;
         ready: "ready", "inspect_ready", ready_row;
+        notifications: "notices", "inspect_notifications", |row| Ok(number(row, 2)? as u32);
         payloads: "payloads", "inspect_payloads", payload;
         labels: "labels", "inspect_labels", |row| Ok((text(row, 2)?, text(row, 3)?));
         keys: "idempotency", "inspect_run_keys", |row| Ok((text(row, 2)?, text(row, 3)?));
@@ -89,6 +90,7 @@ fn runs(inspection: &PostgresInspection, pending: &mut Pending, each: &mut dyn F
             waits.rest(inspection, &mut dangling)?;
             open_waits.rest(inspection, &mut dangling)?;
             ready.rest(inspection, &mut dangling)?;
+            notifications.rest(inspection, &mut dangling)?;
             payloads.rest(inspection, &mut dangling)?;
             labels.rest(inspection, &mut dangling)?;
             keys.rest(inspection, &mut maybe_deleted)?;
@@ -102,6 +104,7 @@ fn runs(inspection: &PostgresInspection, pending: &mut Pending, each: &mut dyn F
         let waits = waits.take(inspection, at, &mut dangling, each)?;
         let open_waits = open_waits.take(inspection, at, &mut dangling, each)?;
         let ready = ready.take(inspection, at, &mut dangling, each)?;
+        let notifications = notifications.take(inspection, at, &mut dangling, each)?;
         let payloads = payloads.take(inspection, at, &mut dangling, each)?;
         let labels = labels.take(inspection, at, &mut dangling, each)?;
         let keys = keys.take(inspection, at, &mut maybe_deleted, each)?;
@@ -130,6 +133,7 @@ fn runs(inspection: &PostgresInspection, pending: &mut Pending, each: &mut dyn F
             waits,
             open_waits,
             ready,
+            notifications,
             payloads,
             labels,
             keys,

@@ -52,6 +52,7 @@ fn runs(
         waits: "waits", "inspect_waits", wait;
         open_waits: "open_waits", "inspect_open_waits", open_wait;
         ready: "ready", "inspect_ready", ready_row;
+        notifications: "notices", "inspect_notifications", |row| row.get(2);
         payloads: "payloads", "inspect_payloads", |row| Ok((row.get(2)?, count(row, 3)?));
         labels: "labels", "inspect_labels", |row| Ok((row.get(2)?, row.get(3)?));
         keys: "idempotency", "inspect_run_keys", |row| Ok((row.get(2)?, row.get(3)?));
@@ -68,6 +69,7 @@ fn runs(
             waits.take(&key, owners, each)?,
             open_waits.take(&key, owners, each)?,
             ready.take(&key, owners, each)?,
+            notifications.take(&key, owners, each)?,
             payloads.take(&key, owners, each)?,
             labels.take(&key, owners, each)?,
             keys.take(&key, owners, &mut |seen| defer_dangling_key(seen, &mut unowned, each))?,
@@ -83,7 +85,7 @@ fn runs(
         let version = versions.query_row(params![row.org.0, row.workflow.0, row.version], |row| row.get(0));
         let version = version.optional().map_err(on_read)?;
         let (records, broken) = journal.follow(key, &row, head)?;
-        let (snapshots, timers, waits, open_waits, ready, payloads, labels, keys) = sides;
+        let (snapshots, timers, waits, open_waits, ready, notifications, payloads, labels, keys) = sides;
         each(InspectedRow::Run(Box::new(StoredRun {
             row,
             records,
@@ -95,6 +97,7 @@ fn runs(
             waits,
             open_waits,
             ready,
+            notifications,
             payloads,
             labels,
             keys,
@@ -105,6 +108,7 @@ fn runs(
     waits.rest(owners, each)?;
     open_waits.rest(owners, each)?;
     ready.rest(owners, each)?;
+    notifications.rest(owners, each)?;
     payloads.rest(owners, each)?;
     labels.rest(owners, each)?;
     keys.rest(owners, &mut |seen| defer_dangling_key(seen, &mut unowned, each))?;

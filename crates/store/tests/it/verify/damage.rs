@@ -308,6 +308,10 @@ pub const ALL: &[(Code, &str, Damage)] = &[
         let (decision, comment) = (Decision::Denied, String::new());
         p.append(p.s.asking, vec![Event::ApprovalDecided { step: 2, decision, actor: String::new(), comment }]);
     }),
+    (Code::NotificationMissing, "lost", sql!("DELETE FROM notices")),
+    (Code::NotificationMissing, "its key lost", sql!("DELETE FROM idempotency WHERE scope = 'notice'")),
+    (Code::NotificationStray, "open", sql!(running, "INSERT INTO notices VALUES (1, $1, 0, '')")),
+    (Code::NotificationStray, "number", sql!("UPDATE notices SET number = 7")),
     (Code::WaitStray, "step", sql!("UPDATE waits SET step = 1")),
     (Code::WaitStray, "kind", sql!("UPDATE waits SET kind = 'approval'")),
     (Code::PayloadMissing, "lost", sql!("DELETE FROM payloads")),

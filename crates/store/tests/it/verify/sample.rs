@@ -248,6 +248,15 @@ async fn populate(engine: &Engine, silent: u16) -> Sample {
     let token = Secret::new([7; 32]).token(received, "call");
     engine.runs.callback(&token, Bytes::from(large.to_string())).await.unwrap();
     ended(engine, ORG, received, RunStatus::Completed).await;
+    // One notification is delivered, and one waits: there is no such workflow.
+    for on_failure in ["plain", "missing"] {
+        let name = format!("failing {on_failure}");
+        let tasks = json!({ "a": { "url": "http://127.0.0.1:1/", "retry": "never" } });
+        define(engine, ORG, json!({ "name": name, "on_failure": { "workflow": on_failure }, "tasks": tasks })).await;
+        let failed = start(engine, ORG, &name, &json!({})).await;
+        ended(engine, ORG, failed, RunStatus::Failed).await;
+        notified(engine, failed, on_failure == "plain").await;
+    }
     let theirs = start(engine, OTHER, "plain", &json!({})).await;
     ended(engine, OTHER, theirs, RunStatus::Completed).await;
 
@@ -419,6 +428,17 @@ pub async fn ended(engine: &Engine, org: OrgId, run: RunId, status: RunStatus) {
 
 async fn in_status(engine: &Engine, run: RunId, status: RunStatus) {
     while engine.runs.read(ORG, run).await.unwrap().unwrap().row.status != status {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// Waits until the only notification of a run is delivered, or until its delivery has failed.
+async fn notified(engine: &Engine, run: RunId, is_delivered: bool) {
+    loop {
+        let rows = engine.store().run_notifications(ORG, run).await.unwrap();
+        if rows.first().map(|row| !row.error.is_empty()) == (!is_delivered).then_some(true) {
+            return;
+        }
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }

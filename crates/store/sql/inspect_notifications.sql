@@ -1,0 +1,1 @@
+SELECT org, run, number FROM notices ORDER BY org, run, number
