@@ -15,7 +15,7 @@ use kernel::event::{OnConflict, Queue};
 use kernel::planted_bugs::{self, Bug};
 use kernel::{Admission, OrgId, RunId, WorkflowId};
 use sha2::{Digest, Sha256};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use store::{ConcurrencyGroupRow, GroupedRun};
 
 /// The id of the group of runs of one workflow with the same key.
@@ -131,8 +131,10 @@ impl ConcurrencyGroups {
 
     /// Replaces everything with the stored state: open runs with a group, queued runs and paused workflows. Returns the
     /// decisions that follow.
-    pub fn restore(&mut self, paused: Vec<WorkflowId>, runs: Vec<GroupedRun>) -> Restored {
-        let queued: Vec<RunId> = runs.iter().filter(|row| row.is_queued).map(|row| row.run).collect();
+    /// Runs that are `new` are not durable: they replace no run before they are.
+    pub fn restore(&mut self, paused: Vec<WorkflowId>, runs: Vec<GroupedRun>, new: &HashSet<RunId>) -> Restored {
+        let is_replacing = |row: &&GroupedRun| row.is_queued && !new.contains(&row.run);
+        let queued: Vec<RunId> = runs.iter().filter(is_replacing).map(|row| row.run).collect();
         *self = ConcurrencyGroups::stored(paused, runs);
         let mut admitted = Vec::new();
         let concurrency_groups: BTreeSet<[u8; 16]> = self.concurrency_groups.keys().copied().collect();
@@ -451,27 +453,30 @@ mod tests {
             ]
         };
         let mut concurrency_groups = ConcurrencyGroups::default();
-        let restored = concurrency_groups.restore(Vec::new(), rows());
+        let restored = concurrency_groups.restore(Vec::new(), rows(), &HashSet::new());
         assert_eq!(
             restored,
             Restored { refused: vec![], admitted: vec![(ORG, run(2)), (ORG, run(4))], superseded: vec![] }
         );
         assert_eq!(concurrency_groups.leave(run(1)), [(ORG, run(3))]);
         let mut concurrency_groups = ConcurrencyGroups::default();
-        assert_eq!(concurrency_groups.restore(vec![WORKFLOW], rows()).admitted, []);
+        assert_eq!(concurrency_groups.restore(vec![WORKFLOW], rows(), &HashSet::new()).admitted, []);
         assert_eq!(concurrency_groups.resume(WORKFLOW), [(ORG, run(4)), (ORG, run(2))]);
         let newest = || Some(concurrency_group(1, OnConflict::CancelRunning));
         let left = vec![grouped_run(1, newest(), false), grouped_run(2, newest(), true)];
-        let restored = ConcurrencyGroups::default().restore(Vec::new(), left);
+        let restored = ConcurrencyGroups::default().restore(Vec::new(), left, &HashSet::new());
         let expected = Restored { refused: vec![], admitted: vec![], superseded: vec![(ORG, run(1))] };
         assert_eq!(restored, expected, "a crash does not save the superseded run");
+        let left = vec![grouped_run(1, newest(), false), grouped_run(2, newest(), true)];
+        let restored = ConcurrencyGroups::default().restore(Vec::new(), left, &HashSet::from([run(2)]));
+        assert_eq!(restored.superseded, [], "a run that is not durable yet replaces no run");
         let left = vec![
             grouped_run(1, newest(), false),
             grouped_run(2, newest(), true),
             grouped_run(3, two(), true),
             grouped_run(4, two(), true),
         ];
-        let restored = ConcurrencyGroups::default().restore(Vec::new(), left);
+        let restored = ConcurrencyGroups::default().restore(Vec::new(), left, &HashSet::new());
         let expected = Restored { refused: vec![], admitted: vec![(ORG, run(2))], superseded: vec![] };
         assert_eq!(restored, expected, "the newest limit is 2, and no run is cancelled for runs that only queue");
     }

@@ -22,10 +22,14 @@ impl<T> Mailbox<T> {
         self.recently_left.retain(|_, at| self.now.since(*at) < LEFT_KEPT);
         runs.retain(|row| !self.recently_left.contains_key(&row.run));
         let known: HashSet<RunId> = runs.iter().map(|row| row.run).collect();
+        let mut new = HashSet::new();
         for (run, entry) in &self.runs {
             let Some(live) = entry.live.as_ref().filter(|_| !known.contains(run)) else { continue };
             if live.run.is_terminal() || live.seq > 0 && self.now.since(live.updated_at) > LEASE {
                 continue;
+            }
+            if live.seq == 0 {
+                new.insert(*run);
             }
             let is_queued =
                 if live.seq == 0 { self.concurrency_groups.is_queued(*run) } else { live.run.state.queued.is_some() };
@@ -43,7 +47,7 @@ impl<T> Mailbox<T> {
             }
         }
         runs.sort_unstable_by_key(|row| row.run);
-        let restored = self.concurrency_groups.restore(paused, runs);
+        let restored = self.concurrency_groups.restore(paused, runs, &new);
         self.admit(restored.admitted);
         self.supersede(restored.superseded);
         for (org, run) in restored.refused {
