@@ -58,6 +58,16 @@ names! {
         SlotLeaked = 25 "slot_leaked",
         /// A worker gets a task before its lease is durable.
         LeaseBeforeCommit = 26 "lease_before_commit",
+        /// A signal that arrives before its step waits is not looked for when the step begins.
+        EarlySignalLost = 27 "early_signal_lost",
+        /// A signal that a step has read stays unread for the next step.
+        SignalReadTwice = 28 "signal_read_twice",
+        /// A first-join starts again when another of its needs succeeds.
+        FirstJoinTwice = 29 "first_join_twice",
+        /// A decision is applied although the deadline of the approval has passed.
+        DecisionAfterDeadline = 30 "decision_after_deadline",
+        /// An idempotency key of one workflow is taken for all workflows.
+        KeyIsGlobal = 31 "key_is_global",
     }
 }
 

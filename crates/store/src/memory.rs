@@ -158,6 +158,12 @@ impl Contents {
         {
             return Some(WriteVerdict::KeyTaken { run: RunId(made), fingerprint });
         }
+        if let Some(key) = write.run_insert.as_ref().and_then(|b| b.idempotency.as_ref())
+            && planted_bugs::is(Bug::KeyIsGlobal)
+            && let Some((_, (made, fingerprint))) = self.idempotency.iter().find(|((_, _, other), _)| *other == key.key)
+        {
+            return Some(WriteVerdict::KeyTaken { run: RunId(*made), fingerprint: *fingerprint });
+        }
         let stored = self.runs.get(&(write.org, write.run));
         let seq = stored.map_or(0, |s| s.records.len() as u64);
         let mut numbers: BTreeSet<u32> = stored.iter().flat_map(|s| s.payloads.keys().copied()).collect();

@@ -109,14 +109,16 @@ impl AdvanceState<'_> {
 
     /// Ends a step with a signal that no step has read.
     fn consume_signal(&mut self, step: u32, signal: u64) {
-        self.emit(Event::SignalConsumed { step, signal });
+        if !planted_bugs::is(Bug::SignalReadTwice) {
+            self.emit(Event::SignalConsumed { step, signal });
+        }
         self.emit(Event::Received { step, callback: None });
     }
 
     /// Waits for a signal, unless one has arrived already.
     pub(super) fn start_signal_wait(&mut self, step: u32, name: &str, timeout: Option<Span>, seen: Vec<Seen>) {
         let unread = self.run.state.signals.iter().find(|signal| signal.name == name);
-        match unread.map(|signal| signal.number) {
+        match unread.map(|signal| signal.number).filter(|_| !planted_bugs::is(Bug::EarlySignalLost)) {
             Some(signal) => self.consume_signal(step, signal),
             None => self.open_wait(step, timeout, seen),
         }
@@ -159,6 +161,11 @@ impl AdvanceState<'_> {
         };
         let state = self.run.step(step);
         let Phase::Waiting { .. } = state.phase else {
+            let is_decided = state.approval.as_ref().is_some_and(|approval| approval.decision.is_some());
+            if planted_bugs::is(Bug::DecisionAfterDeadline) && is_decided && self.is_open() {
+                self.end_approval(step, verdict, APPROVAL_DENIED);
+                return Answer::Applied;
+            }
             let decided = state.approval.as_ref().and_then(|approval| approval.decision);
             return match decided {
                 Some(decided) if decided == verdict.decision => Answer::Repeated,

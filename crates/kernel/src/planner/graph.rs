@@ -255,7 +255,9 @@ impl GraphPlanner {
     }
 
     fn note_decidable(&mut self, plan: &Plan, run: &Run, step: u32) {
-        if matches!(run.step(step).phase, Phase::Pending {}) && plan.is_known(run.node_number(step)) {
+        let is_buggy = planted_bugs::is(Bug::FirstJoinTwice) && run.node(plan, step).join == Join::Any;
+        let is_pending = matches!(run.step(step).phase, Phase::Pending {}) || is_buggy;
+        if is_pending && plan.is_known(run.node_number(step)) {
             self.frontier.insert(step);
         }
     }

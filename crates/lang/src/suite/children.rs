@@ -43,7 +43,13 @@ pub type Definitions = BTreeMap<String, Compiled>;
 const OUTCOME: Shape = Shape {
     known: &["status", "output", "error", "took"],
     later: &[],
-    synonyms: &[("body", "output"), ("result", "output"), ("delay", "took"), ("workflow", "file"), ("message", "error")],
+    synonyms: &[
+        ("body", "output"),
+        ("result", "output"),
+        ("delay", "took"),
+        ("workflow", "file"),
+        ("message", "error"),
+    ],
 };
 const REAL: Shape = Shape {
     known: &["file", "http", "tasks", "callbacks", "signals", "approvals", "pauses", "children"],
@@ -92,7 +98,8 @@ impl Reader<'_> {
         for entry in fields.get("children").map(|node| self.entries(node, "children")).unwrap_or_default() {
             let steps = self.steps_of_workflow(&entry.key);
             if self.plan.find(&entry.key).is_none() && !steps.is_empty() {
-                let bodies: Vec<ChildBody> = steps.iter().filter_map(|node| child_body(self.plan, *node).cloned()).collect();
+                let bodies: Vec<ChildBody> =
+                    steps.iter().filter_map(|node| child_body(self.plan, *node).cloned()).collect();
                 if let Some(child) = self.child(entry, &bodies) {
                     for node in steps {
                         by_workflow.insert(CasePlace { node, key: None }, child.clone());
@@ -119,13 +126,13 @@ impl Reader<'_> {
     }
 
     fn unknown_workflow(&mut self, entry: &Entry) {
-        let children = || self.plan.nodes().iter().filter_map(|node| match &node.body {
-            Some(Body::Child { child }) => Some((node, child)),
-            _ => None,
-        });
-        let names = children().flat_map(|(node, child)| {
-            std::iter::once(node.key.as_str()).chain(workflows(child))
-        });
+        let children = || {
+            self.plan.nodes().iter().filter_map(|node| match &node.body {
+                Some(Body::Child { child }) => Some((node, child)),
+                _ => None,
+            })
+        };
+        let names = children().flat_map(|(node, child)| std::iter::once(node.key.as_str()).chain(workflows(child)));
         let hint = crate::suggest::hint(&entry.key, names);
         let message = format!("{} is neither a subworkflow step nor a workflow that one starts", quoted(&entry.key));
         self.problems.push(Draft::new(codes::UNKNOWN_CASE_STEP, entry.key_span.clone(), message).maybe_hint(hint));
@@ -134,7 +141,8 @@ impl Reader<'_> {
     /// The steps that may start a run of this workflow.
     fn steps_of_workflow(&self, name: &str) -> Vec<u32> {
         let nodes = self.plan.nodes().iter().zip(0u32..);
-        let starts = |node: &u32| child_body(self.plan, *node).is_some_and(|child| workflows(child).any(|one| one == name));
+        let starts =
+            |node: &u32| child_body(self.plan, *node).is_some_and(|child| workflows(child).any(|one| one == name));
         nodes.map(|(_, node)| node).filter(starts).collect()
     }
 
@@ -209,7 +217,8 @@ impl Reader<'_> {
         for body in bodies {
             if !workflows(body).any(|wanted| wanted == name || Some(wanted) == slug) {
                 let wanted: Vec<&str> = workflows(body).collect();
-                let message = format!("{} defines {}, and the step starts {}", quoted(file), quoted(name), one_of(&wanted));
+                let message =
+                    format!("{} defines {}, and the step starts {}", quoted(file), quoted(name), one_of(&wanted));
                 self.problems.add(codes::UNUSABLE_FILE, &path.span, message);
                 return None;
             }

@@ -180,7 +180,11 @@ impl Reader<'_> {
         let is_task = self.plan.node_at(step).task().is_some();
         let is_child = matches!(self.body_of(step), Some(Body::Child { .. }));
         for (name, has, hint) in [
-            ("attempts", self.is_http(step) || is_task || is_child, "only http, task and subworkflow steps are attempted"),
+            (
+                "attempts",
+                self.is_http(step) || is_task || is_child,
+                "only http, task and subworkflow steps are attempted",
+            ),
             ("status_code", self.is_http(step), "only http steps send requests"),
             ("requests", self.is_http(step), "only http steps send requests"),
             ("input", is_task || is_child, "only task steps have a worker, and only subworkflow steps a child"),

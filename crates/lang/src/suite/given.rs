@@ -98,7 +98,12 @@ impl Reader<'_> {
         for entry in fields.get("callbacks").map(|node| self.entries(node, "callbacks")).unwrap_or_default() {
             let Some(place) = self.place(&entry.key, &entry.key_span) else { continue };
             if !matches!(self.body_of(place.node), Some(Body::Webhook { .. })) {
-                self.not_for_kind(place.node, &entry.key_span, "waits for no callback", "only wait_for_webhook steps do");
+                self.not_for_kind(
+                    place.node,
+                    &entry.key_span,
+                    "waits for no callback",
+                    "only wait_for_webhook steps do",
+                );
             } else if let Some(callback) = self.callback(entry, self.plan.around(place.node).is_some()) {
                 given.callbacks.insert(place, callback);
             }

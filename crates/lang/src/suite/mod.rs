@@ -18,8 +18,8 @@ mod tests;
 mod waits;
 
 pub use answers::{GivenReport, WorkerAttempt};
-pub use expect::{Bound, Expect, Expected, Order, RequestExpect, StepExpect};
 pub use children::{Definitions, GivenChild, RealChild, ScriptedChild, files_of, refuse_file, workflows};
+pub use expect::{Bound, Expect, Expected, Order, RequestExpect, StepExpect};
 pub use given::{Given, Reply, Scripted};
 pub use places::ByStep;
 pub use waits::{GivenCallback, GivenDecision, GivenResume, GivenSignal, GivenSignals, When};
@@ -59,12 +59,38 @@ pub struct World {
 }
 
 const FILE: Shape = Shape {
-    known: &["workflow", "now", "input", "headers", "http", "tasks", "callbacks", "signals", "approvals", "pauses", "children", "cases"],
+    known: &[
+        "workflow",
+        "now",
+        "input",
+        "headers",
+        "http",
+        "tasks",
+        "callbacks",
+        "signals",
+        "approvals",
+        "pauses",
+        "children",
+        "cases",
+    ],
     later: &[],
     synonyms: &[("definition", "workflow"), ("tests", "cases"), ("clock_start", "now"), ("body", "input")],
 };
 const CASE: Shape = Shape {
-    known: &["name", "input", "headers", "http", "tasks", "callbacks", "signals", "approvals", "pauses", "children", "cancel_after", "expect"],
+    known: &[
+        "name",
+        "input",
+        "headers",
+        "http",
+        "tasks",
+        "callbacks",
+        "signals",
+        "approvals",
+        "pauses",
+        "children",
+        "cancel_after",
+        "expect",
+    ],
     later: &[],
     synonyms: &[
         ("body", "input"),

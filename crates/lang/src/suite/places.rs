@@ -88,7 +88,8 @@ impl Reader<'_> {
             return Some(CasePlace { node, key: None });
         }
         let way: Vec<u32> = way(self.plan, node);
-        let fits = parts.len() == way.len() && parts.iter().zip(&way).all(|((name, _), node)| self.plan.node_at(*node).key == *name);
+        let fits = parts.len() == way.len()
+            && parts.iter().zip(&way).all(|((name, _), node)| self.plan.node_at(*node).key == *name);
         let (last, around) = way.split_last()?;
         let is_loop = |node: &u32| self.plan.node_at(*node).repeat().is_some();
         let indices: Vec<u32> = parts.iter().filter_map(|(_, index)| *index).collect();

@@ -396,7 +396,13 @@ impl TrackedRun {
         stored: &MemoryRun,
         (writer, nodes): (u64, &NodeTable),
     ) -> CheckResult {
-        self.model.observe(event, at)?;
+        self.model.observe(event, number, at)?;
+        if let Event::SignalReceived { actor, .. }
+        | Event::ApprovalDecided { actor, .. }
+        | Event::Continued { actor, .. } = event
+        {
+            self.actors.insert(actor.clone());
+        }
         if let Event::Paused { actor, .. } | Event::Unpaused { actor } | Event::RetryDue { actor, .. } = event {
             self.actors.insert(actor.clone());
         }
@@ -602,6 +608,9 @@ fn concurrency_events_in(events: &[Event]) -> Vec<ConcurrencyEvent> {
             {
                 concurrency_events = vec![ConcurrencyEvent::Refused];
             }
+            Event::RunCancelled { actor, reason } if actor == "onward" && reason.starts_with("approval") => {
+                concurrency_events.push(ConcurrencyEvent::Ended);
+            }
             Event::RunCancelled { actor, reason } if actor == "onward" => {
                 let is_full = reason.as_str() == Queue::Limit.as_str();
                 concurrency_events.extend([
@@ -636,6 +645,7 @@ fn coverage_mark(event: &Event) -> &'static str {
         Event::TimedOut { failure, .. } if failure.code == "total_timeout" => "a task hit its total timeout",
         Event::RunCancelled { actor, reason } if actor == "onward" => match reason.as_str() {
             "superseded" => "a run was cancelled for a newer run",
+            "approval_denied" | "approval_timeout" => "a denial cancelled a run",
             _ => "a run was refused by its concurrency limit",
         },
         _ => event.name().unwrap_or_default(),

@@ -4,13 +4,16 @@
 use super::client_log::{ClientLog, ClientRequest};
 use super::random::Random;
 use super::trigger::Trigger;
+use super::workflow_generator::StepKind;
 use super::world::{NOTIFIER, SimEvent, World, ready};
 use bytes::Bytes;
 use engine::concurrency_groups;
 use engine::mailbox::{Command, StartRun};
 use engine::services::idempotency;
+use kernel::advance::{ApprovalDecision, IncomingSignal};
 use kernel::event::Origin;
 use kernel::payload::INLINE_MAX;
+use kernel::plan::Decision;
 use kernel::run::Phase;
 use kernel::{Input, OrgId, Payload, RunId, Span, Timestamp};
 use store::prelude::*;
@@ -38,7 +41,8 @@ pub fn draw_requests(world: &mut World, runs_max: u64, until: Timestamp) -> Vec<
     for n in 0..random.between(1, runs_max) {
         let at = world.now.after(Span(random.below(length * 2 / 3)));
         let definition = random.below(definitions) as usize;
-        let key = random.chance(300).then_some(n as u32);
+        // Requests for different workflows often have the same key.
+        let key = random.chance(300).then_some(n as u32 / 3);
         let group = world.limits_random.below(2);
         let has_listener = world.faults.has_notifications && world.limits_random.chance(400);
         let run = RunId::new(at, random.bytes());
@@ -46,9 +50,12 @@ pub fn draw_requests(world: &mut World, runs_max: u64, until: Timestamp) -> Vec<
         requests.push((at, PlannedRequest { request: ClientRequest::Start { run, key }, body }));
         requests.extend(draw_pauses_and_repeats(world, run, key, at));
         let later = |random: &mut Random| at.after(random.log_millis(1, 120_000));
-        for step in world.definitions[definition].workflow.waits() {
+        let workflow = world.definitions[definition].workflow.clone();
+        for step in workflow.waits() {
             for _ in 0..random.below(4) {
-                requests.push((later(&mut random), callback_request(run, step, random.below(3))));
+                let number = random.below(3);
+                requests
+                    .push((later(&mut random), answer_request(run, step, workflow.steps[step as usize].kind, number)));
             }
         }
         for _ in 0..random.below(4).saturating_sub(1) {
@@ -112,6 +119,17 @@ pub fn draw_workflow_pauses(world: &mut World, until: Timestamp) -> Vec<(Timesta
     pauses
 }
 
+/// What ends a wait. Signals with equal numbers have equal keys, and number 0 has none.
+fn answer_request(run: RunId, step: u32, kind: StepKind, number: u64) -> PlannedRequest {
+    let request = match kind {
+        StepKind::Signal(name, _) => ClientRequest::Signal { run, name, key: (number > 0).then_some(number as u32) },
+        StepKind::Approval(_) => ClientRequest::Decide { run, step, is_approval: number != 1 },
+        StepKind::Pause(_) => ClientRequest::Continue { run, step },
+        _ => return callback_request(run, step, number),
+    };
+    PlannedRequest { request, body: Bytes::new() }
+}
+
 /// A callback. Equal numbers mean equal bytes.
 fn callback_request(run: RunId, step: u32, number: u64) -> PlannedRequest {
     let digest = Bytes::from(format!("{run} s{step} number {number}"));
@@ -127,6 +145,7 @@ impl World {
         }
         let body = trigger.body();
         self.definition_of.insert(run, definition);
+        self.client_log.expect_run(run, self.definitions[definition].version.workflow);
         self.checker.expect_run(run, self.definitions[definition].clone(), trigger, has_listener);
         body
     }
@@ -146,13 +165,18 @@ impl World {
             return;
         };
         let is_open = |step: &u32| matches!(state.step(*step).phase, Phase::Waiting { .. });
-        let open_wait = self.definitions[self.definition_of[&run]].workflow.waits().find(is_open);
+        let workflow = self.definitions[self.definition_of[&run]].workflow.clone();
+        let kind_of = |step: u32| workflow.steps[step as usize].kind;
+        let open_wait = workflow.waits().find(is_open);
         let at = self.true_time_of(process, due);
         let near = |random: &mut Random| Timestamp(at.0 + random.pick(&[-1_000, -1, 0, 0, 1, 1_000])).max(self.now);
         let (calls, cancels) = self.fault_random.pick(&[(true, false), (true, false), (false, true), (true, true)]);
         let mut requests = Vec::new();
         if let Some(step) = open_wait.filter(|_| calls) {
-            requests.push((near(&mut self.fault_random), callback_request(run, step, self.fault_random.below(3))));
+            for _ in 0..self.fault_random.between(1, 2) {
+                let number = self.fault_random.below(3);
+                requests.push((near(&mut self.fault_random), answer_request(run, step, kind_of(step), number)));
+            }
         }
         if cancels {
             requests.push((
@@ -201,6 +225,24 @@ impl World {
             },
             ClientRequest::Callback { run, step, digest } => {
                 let input = Input::Callback { step, body: Payload::sniff(body), digest };
+                Command::Give { org, run, input, reply_to: some }
+            }
+            ClientRequest::Signal { run, name, key } => {
+                let key = key.map_or(Bytes::new(), |key| Bytes::from(format!("key {key}")));
+                let (name, actor) = (name.to_owned(), ClientLog::actor(request_id));
+                let fingerprint = Bytes::from(name.clone());
+                let signal = IncomingSignal { name, body: Payload::json("1"), actor, key, fingerprint };
+                Command::Give { org, run, input: Input::Signal(Box::new(signal)), reply_to: some }
+            }
+            ClientRequest::Decide { run, step, is_approval } => {
+                let decision = if is_approval { Decision::Approved } else { Decision::Denied };
+                let (actor, comment, shown) = (ClientLog::actor(request_id), String::new(), String::new());
+                let input =
+                    Input::Decide { step: Some(step), verdict: ApprovalDecision { decision, actor, comment, shown } };
+                Command::Give { org, run, input, reply_to: some }
+            }
+            ClientRequest::Continue { run, step } => {
+                let input = Input::Continue { step: Some(step), actor: ClientLog::actor(request_id) };
                 Command::Give { org, run, input, reply_to: some }
             }
             ClientRequest::Cancel { run } => {
@@ -350,10 +392,13 @@ impl World {
         let mut open_waits = Vec::new();
         for (run, definition, state) in self.checker.open() {
             let is_open = |step: &u32| matches!(state.step(*step).phase, Phase::Waiting { .. });
-            open_waits.extend(definition.workflow.waits().filter(is_open).map(|step| (run, step)));
+            let kind = |step: u32| definition.workflow.steps[step as usize].kind;
+            open_waits.extend(definition.workflow.waits().filter(is_open).map(|step| (run, step, kind(step))));
         }
-        for (run, step) in open_waits {
-            self.send(callback_request(run, step, 99));
+        for (run, step, kind) in open_waits {
+            // A signal without a key: one with a key may have arrived before.
+            let number = if kind.signal().is_some() { 0 } else { 99 };
+            self.send(answer_request(run, step, kind, number));
         }
     }
 }

@@ -9,7 +9,7 @@ use super::violation::{CheckResult, Violation, ViolationKind, require};
 use bytes::Bytes;
 use engine::Reply;
 use engine::mailbox::LoadFailure;
-use kernel::{Answer, Run, RunId, RunStatus, Span};
+use kernel::{Answer, Run, RunId, RunStatus, Span, WorkflowId};
 use std::collections::BTreeMap;
 
 /// Identifies a request: its index in the log.
@@ -25,6 +25,22 @@ pub enum ClientRequest {
         run: RunId,
         step: u32,
         digest: Bytes,
+    },
+    /// With the key of the sender, if it chose one.
+    Signal {
+        run: RunId,
+        name: &'static str,
+        key: Option<u32>,
+    },
+    Decide {
+        run: RunId,
+        step: u32,
+        is_approval: bool,
+    },
+    /// Resumes a step.
+    Continue {
+        run: RunId,
+        step: u32,
     },
     Cancel {
         run: RunId,
@@ -93,6 +109,9 @@ impl ClientRequest {
         match self {
             ClientRequest::Start { run, .. }
             | ClientRequest::Callback { run, .. }
+            | ClientRequest::Signal { run, .. }
+            | ClientRequest::Decide { run, .. }
+            | ClientRequest::Continue { run, .. }
             | ClientRequest::Cancel { run }
             | ClientRequest::Watch { run } => *run,
             ClientRequest::Pause { run }
@@ -134,8 +153,9 @@ enum RequestState {
 #[derive(Default)]
 pub struct ClientLog {
     entries: Vec<LoggedRequest>,
-    /// Runs that were started with an idempotency key.
-    keys: BTreeMap<RunId, u32>,
+    /// Runs that were started with an idempotency key: their workflow and the key.
+    keys: BTreeMap<RunId, (WorkflowId, u32)>,
+    workflows: BTreeMap<RunId, WorkflowId>,
 }
 
 impl ClientLog {
@@ -144,11 +164,16 @@ impl ClientLog {
         self.keys.contains_key(&run)
     }
 
+    /// Registers a run before it is requested.
+    pub fn expect_run(&mut self, run: RunId, workflow: WorkflowId) {
+        self.workflows.insert(run, workflow);
+    }
+
     pub fn record(&mut self, request: ClientRequest, process: usize) -> Ticket {
         // A worker refers to a task that it got, so the run is durable.
         let is_known = request.is_from_worker() || self.has_acknowledged(process, request.run());
         if let ClientRequest::Start { run, key: Some(key) } = request {
-            self.keys.insert(run, key);
+            self.keys.insert(run, (self.workflows.get(&run).copied().unwrap_or_default(), key));
         }
         self.entries.push(LoggedRequest { request, process, is_known, state: RequestState::Open });
         self.entries.len() - 1
@@ -186,8 +211,8 @@ impl ClientLog {
             (request, Reply::LoadFailure(LoadFailure::Newer)) if stored.needs_upgrade(request.run()) => {
                 RequestState::Refused
             }
-            (ClientRequest::Start { key: Some(key), .. }, Reply::KeyTaken { run, .. }) => {
-                let is_correct = self.keys.get(&run) == Some(key) && stored.stored(run).is_some();
+            (ClientRequest::Start { run: asked, key: Some(key) }, Reply::KeyTaken { run, .. }) => {
+                let is_correct = self.keys.get(&run) == self.keys.get(asked) && stored.stored(run).is_some();
                 require(is_correct, || format!("the reply says that key {key} belongs to {run}"))?;
                 RequestState::Refused
             }
@@ -244,7 +269,7 @@ impl ClientLog {
         let mut created = BTreeMap::new();
         for (run, key) in self.keys.iter().filter(|(run, _)| stored.stored(**run).is_some()) {
             let other = created.insert(key, run);
-            ViolationKind::Duplicated.unless(other.is_none(), || format!("key {key} created {run} and {other:?}"))?;
+            ViolationKind::Duplicated.unless(other.is_none(), || format!("key {key:?} created {run} and {other:?}"))?;
         }
         Ok(())
     }
@@ -336,6 +361,23 @@ impl ClientLog {
                     RequestState::Done(Answer::Conflict) => kept.is_some_and(|kept| kept != digest),
                     RequestState::Done(Answer::Gone) => kept != Some(digest),
                     RequestState::Refused => kept != Some(digest) || self.may_have_applied(digest),
+                    _ => false,
+                }
+            }
+            (ClientRequest::Signal { .. } | ClientRequest::Decide { .. } | ClientRequest::Continue { .. }, state) => {
+                let has_acted = stored.has_acted(request.run(), &ClientLog::actor(request_id));
+                match state {
+                    RequestState::Done(Answer::Applied) => has_acted,
+                    RequestState::Done(Answer::Ended(status)) => {
+                        !has_acted && run.is_some_and(|r| r.status() == *status)
+                    }
+                    RequestState::Done(Answer::Repeated | Answer::Conflict) => {
+                        !has_acted && !matches!(request, ClientRequest::Signal { key: None, .. })
+                    }
+                    RequestState::Done(Answer::Gone | Answer::Unknown) => {
+                        !has_acted && !matches!(request, ClientRequest::Signal { .. })
+                    }
+                    RequestState::Refused => !has_acted,
                     _ => false,
                 }
             }

@@ -5,7 +5,7 @@
 //! with the kernel. The simulator asks it at the end of every run, `tests/graphs` after every single result.
 
 use super::condition::Facts;
-use super::workflow_generator::{StepKind, TestWorkflow};
+use super::workflow_generator::{GeneratedStep, StepKind, TestWorkflow};
 use kernel::plan::Verdict;
 
 /// The state of a step.
@@ -58,28 +58,37 @@ pub fn evaluate(workflow: &TestWorkflow, flag: bool, outcomes: &[Option<StepOutc
         let known = KnownStates { states: &states, flag };
         let is_unsuccessful = |n: &&usize| known.step_status(**n) != "success";
         let unsuccessful: Vec<usize> = step.needs.iter().filter(is_unsuccessful).copied().collect();
-        let state = match (&step.guard, step.kind) {
+        let state = match &step.guard {
+            _ if starts_at_first(step, &known) => ran(step, *outcome),
             _ if step.needs.iter().any(|n| known.step_status(*n) == "open") => StepState::Blocked,
-            (None, _) if !unsuccessful.is_empty() => StepState::Skipped(unsuccessful),
-            (Some(guard), _) if !guard.holds(&known) => StepState::Skipped(Vec::new()),
-            (_, StepKind::Set { is_broken: true }) => {
-                StepState::Settled(StepOutcome { status: "template_error", code: None })
-            }
-            (_, StepKind::Set { is_broken: false }) => {
-                StepState::Settled(StepOutcome { status: "success", code: None })
-            }
-            _ => outcome.map_or(StepState::Ready, StepState::Settled),
+            None if !unsuccessful.is_empty() => StepState::Skipped(unsuccessful),
+            Some(guard) if !guard.holds(&known) => StepState::Skipped(Vec::new()),
+            _ => ran(step, *outcome),
         };
         states.push(state);
     }
     states
 }
 
-/// Does the run fail? A failure is handled if its step allows it, or if a step with a condition ran that needs it,
-/// directly or (unless the plan has one of the earlier rules) through skipped steps. An unhandled failure counts if it
+/// A first-join with a need that succeeded does not wait for the others.
+fn starts_at_first(step: &GeneratedStep, known: &KnownStates<'_>) -> bool {
+    step.is_first_join && step.needs.iter().any(|need| known.step_status(*need) == "success")
+}
+
+/// The state of a step that may run.
+fn ran(step: &GeneratedStep, outcome: Option<StepOutcome>) -> StepState {
+    match step.kind {
+        StepKind::Set { is_broken: true } => StepState::Settled(StepOutcome { status: "template_error", code: None }),
+        StepKind::Set { is_broken: false } => StepState::Settled(StepOutcome { status: "success", code: None }),
+        _ => outcome.map_or(StepState::Ready, StepState::Settled),
+    }
+}
+
+/// The failures that fail the run. A failure is handled if its step allows it, or if a step ran that needs it and has a
+/// condition or starts at the first of its needs, directly or (unless the plan has one of the earlier rules) through skipped steps. An unhandled failure counts if it
 /// blocks a step, directly or through a chain of skipped steps. If no step succeeded, every failure counts that its step
 /// does not allow. Where the rule is about unhandled failures, each of them counts.
-pub fn has_failed(workflow: &TestWorkflow, states: &[StepState]) -> bool {
+pub fn culprits(workflow: &TestWorkflow, states: &[StepState]) -> Vec<usize> {
     let all = 0..states.len();
     let has_run = |i: usize| matches!(states[i], StepState::Settled(_));
     let succeeded = |i: usize| matches!(&states[i], StepState::Settled(outcome) if outcome.status == "success");
@@ -92,7 +101,8 @@ pub fn has_failed(workflow: &TestWorkflow, states: &[StepState]) -> bool {
         let mut is_found = is_allowed(f);
         for d in all.clone().filter(|d| *d > f) {
             if workflow.steps[d].needs.iter().any(|n| reached.contains(n)) {
-                is_found |= workflow.steps[d].guard.is_some() && has_run(d);
+                let handles_failures = workflow.steps[d].guard.is_some() || workflow.steps[d].is_first_join;
+                is_found |= handles_failures && has_run(d);
                 if !is_direct && matches!(states[d], StepState::Skipped(_)) {
                     reached.push(d);
                 }
@@ -111,11 +121,12 @@ pub fn has_failed(workflow: &TestWorkflow, states: &[StepState]) -> bool {
         chain.len() > 1
     };
     let nothing_succeeded = !all.clone().any(succeeded);
-    failures.iter().any(|f| match workflow.verdict {
+    let counts = |f: &usize| match workflow.verdict {
         Verdict::Unhandled | Verdict::DirectUnhandled => !is_handled(*f),
         Verdict::Blocked | Verdict::DirectBlocked => match nothing_succeeded {
             true => !is_allowed(*f),
             false => !is_handled(*f) && blocks_a_step(*f),
         },
-    })
+    };
+    failures.into_iter().filter(counts).collect()
 }

@@ -9,11 +9,12 @@ use super::condition::Facts;
 use super::oracle::{self, StepOutcome, StepState};
 use super::trigger::Trigger;
 use super::violation::{CheckResult, ViolationKind, require};
-use super::workflow_generator::{ConcurrencyLimit, GeneratedStep, StepKind, TestWorkflow, WorkerTask};
+use super::workflow_generator::{ConcurrencyLimit, Gate, GeneratedStep, StepKind, TestWorkflow, WorkerTask};
 use engine::mailbox::Dispatch;
 use engine::task_queue::ClaimedTask;
 use kernel::advance::Work;
 use kernel::event::{Because, ConcurrencyGroup, Event, Failure, OnConflict, Queue};
+use kernel::plan::Decision;
 use kernel::{RunStatus, Span, Timestamp};
 use std::rc::Rc;
 
@@ -23,6 +24,8 @@ pub struct RunModel {
     trigger: Trigger,
     steps: Vec<StepModel>,
     status: Option<RunStatus>,
+    /// Signals that no step has read, oldest first: the number of each and its name.
+    unread: Vec<(u64, String)>,
     expires_at: Timestamp,
     /// Nothing may start while the run is paused or queued.
     is_paused: bool,
@@ -50,6 +53,10 @@ struct StepModel {
     ready_at: Option<Timestamp>,
     /// How many leases ended because their worker was silent.
     leases_lost: u32,
+    /// The event with which it began to wait.
+    waits_since: u64,
+    /// It failed because it was not approved.
+    is_denied: bool,
 }
 
 /// After so many lost leases a task is quarantined.
@@ -67,7 +74,16 @@ enum ModelPhase {
     Retrying(Timestamp),
     Sleeping(Timestamp),
     Waiting(Timestamp),
+    /// It was approved or denied, or has read a signal: its end follows.
+    Decided(Decided),
     Done(&'static str),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Decided {
+    Approved,
+    Denied { is_late: bool },
+    Signal,
 }
 
 impl RunModel {
@@ -78,6 +94,7 @@ impl RunModel {
             trigger,
             steps,
             status: None,
+            unread: Vec::new(),
             expires_at: Timestamp::NEVER,
             is_paused: false,
             is_queued: false,
@@ -113,7 +130,7 @@ impl RunModel {
             ModelPhase::Retrying(at) | ModelPhase::Sleeping(at) | ModelPhase::Waiting(at) => Some(at),
             ModelPhase::Ready => self.timeout_at(i, |task| task.queue),
             ModelPhase::Leased => self.timeout_at(i, |task| task.attempt),
-            ModelPhase::Idle | ModelPhase::Running | ModelPhase::Done(_) => return None,
+            ModelPhase::Idle | ModelPhase::Running | ModelPhase::Decided(_) | ModelPhase::Done(_) => return None,
         };
         own.into_iter().chain(self.total_timeout_at(i)).min()
     }
@@ -166,7 +183,10 @@ impl RunModel {
             ("timeout", StepKind::Task(WorkerTask { queue, attempt, total, .. })) => {
                 queue.or(attempt).or(total).is_some()
             }
-            ("timeout", kind) => matches!(kind, StepKind::Http(_) | StepKind::Wait(_)),
+            ("failed", StepKind::Approval(_)) => true,
+            ("timeout", kind) => {
+                matches!(kind, StepKind::Http(_) | StepKind::Wait(_) | StepKind::Signal(..) | StepKind::Pause(_))
+            }
             _ => false,
         };
         require(is_allowed, || format!("s{step} of kind {:?} ended as {status}", definition.kind))
@@ -193,7 +213,7 @@ impl RunModel {
     }
 
     /// Applies one event, or says why it is illegal.
-    pub fn observe(&mut self, event: &Event, at: Timestamp) -> CheckResult {
+    pub fn observe(&mut self, event: &Event, number: u64, at: Timestamp) -> CheckResult {
         if self.is_over() {
             let is_note = matches!(event, Event::LateResult { .. });
             return ViolationKind::Duplicated.unless(is_note, || "an event follows the end of the run".into());
@@ -248,6 +268,9 @@ impl RunModel {
                 self.status = Some(RunStatus::Cancelled);
                 let policy = self.workflow.concurrency.map(|limit| limit.on_conflict);
                 let is_explained = match reason.as_str() {
+                    "approval_denied" | "approval_timeout" if actor == "onward" => {
+                        return self.check_end(RunStatus::Cancelled);
+                    }
                     _ if actor != "onward" => true,
                     "concurrency_limit" => (is_new || self.is_queued) && policy == Some(OnConflict::Skip),
                     // A later version of the workflow may have caused it; the concurrency model checks that.
@@ -256,12 +279,16 @@ impl RunModel {
                 };
                 require(is_explained, || format!("the run was cancelled by {actor}: {reason}"))
             }
+            Event::SignalReceived { name, .. } => {
+                self.unread.push((number, name.clone()));
+                Ok(())
+            }
             Event::RunTimeout {} => {
                 self.status = Some(RunStatus::Timeout);
                 ViolationKind::Early.unless(at >= self.expires_at, || "the run expired early".into())
             }
             _ => match event.step() {
-                Some(step) if (step as usize) < self.steps.len() => self.observe_step(step as usize, event, at),
+                Some(step) if (step as usize) < self.steps.len() => self.observe_step(step as usize, event, number, at),
                 step => Err(format!("step {step:?} does not exist in this plan").into()),
             },
         }
@@ -277,6 +304,13 @@ impl RunModel {
             matches!(s.phase, ModelPhase::Running | ModelPhase::Leased) || s.phase == ModelPhase::Ready && !is_held
         };
         let is_running = self.steps.iter().any(is_active);
+        let is_unfinished = self.steps.iter().any(|s| matches!(s.phase, ModelPhase::Decided(_)));
+        require(!is_unfinished, || "a step was decided, but did not end".into())?;
+        let waiting = (0..self.steps.len()).filter(|i| matches!(self.steps[*i].phase, ModelPhase::Waiting(_)));
+        for (i, name) in waiting.filter_map(|i| self.workflow.steps[i].kind.signal().map(|name| (i, name))) {
+            let is_read = !self.unread.iter().any(|(_, unread)| unread == name);
+            ViolationKind::Lost.unless(is_read, || format!("s{i} waits for {name}, which is there"))?;
+        }
         let is_undecided = |i: &usize| !is_held && self.steps[*i].phase == ModelPhase::Idle && self.needs_settled(*i);
         let undecided = (0..self.steps.len()).find(is_undecided);
         if let (Some(step), false) = (undecided, self.trigger.is_large) {
@@ -299,6 +333,11 @@ impl RunModel {
 
     fn finish(&mut self, status: RunStatus) -> CheckResult {
         self.status = Some(status);
+        self.check_end(status)
+    }
+
+    /// Checks the end of a run whose steps have all settled.
+    fn check_end(&self, status: RunStatus) -> CheckResult {
         require(self.steps.iter().all(|s| matches!(s.phase, ModelPhase::Done(_))), || {
             "the run ended before all its steps".into()
         })?;
@@ -313,16 +352,24 @@ impl RunModel {
                 format!("s{i} ended as {}, the oracle says {predicted}", self.step_status(i))
             })?;
         }
-        let expected =
-            if oracle::has_failed(&self.workflow, &states) { RunStatus::Failed } else { RunStatus::Completed };
+        let culprits = oracle::culprits(&self.workflow, &states);
+        // A denial that nothing handles cancels the run, unless something failed for another reason.
+        let expected = match culprits.iter().all(|i| self.steps[*i].is_denied) {
+            _ if culprits.is_empty() => RunStatus::Completed,
+            true => RunStatus::Cancelled,
+            false => RunStatus::Failed,
+        };
         require(status == expected, || format!("the run ended as {status}, its steps imply {expected}"))
     }
 
-    fn observe_step(&mut self, i: usize, event: &Event, at: Timestamp) -> CheckResult {
+    fn observe_step(&mut self, i: usize, event: &Event, number: u64, at: Timestamp) -> CheckResult {
         let workflow = self.workflow.clone();
         let GeneratedStep { kind, retry, .. } = &workflow.steps[i];
         if let StepKind::Task(task) = kind {
             return self.observe_task(i, task, event, at);
+        }
+        if matches!(kind, StepKind::Signal(..) | StepKind::Approval(_) | StepKind::Pause(_)) {
+            return self.observe_wait(i, event, number, at);
         }
         let phase = self.steps[i].phase;
         let matches_attempt = event.attempt().is_none_or(|a| a == self.steps[i].attempts);
@@ -429,6 +476,95 @@ impl RunModel {
                     _ => return Err(illegal().into()),
                 }
                 self.settle(i, "success")
+            }
+            _ => Err(illegal().into()),
+        }
+    }
+
+    /// The same for a step that waits for a signal, an approval, or to be resumed.
+    fn observe_wait(&mut self, i: usize, event: &Event, number: u64, at: Timestamp) -> CheckResult {
+        let (kind, phase) = (self.workflow.steps[i].kind, self.steps[i].phase);
+        let illegal = || format!("{} for s{i} in phase {phase:?}", event.name().unwrap_or("?"));
+        let deadline_after = |timeout: Option<Span>| timeout.map_or(self.expires_at, |t| at.after(t));
+        // What arrives exactly at a deadline is late.
+        let is_in_time = matches!(phase, ModelPhase::Waiting(deadline) if at < deadline);
+        let check_late = |deadline: Timestamp| {
+            ViolationKind::Early.unless(at >= deadline, || format!("the deadline of s{i} has not passed"))
+        };
+        match (event, kind) {
+            (Event::WaitOpened { deadline, .. }, StepKind::Signal(_, timeout) | StepKind::Pause(timeout))
+            | (Event::ApprovalRequested { deadline, .. }, StepKind::Approval(Gate { timeout, .. })) => {
+                require(*deadline == deadline_after(timeout), illegal)?;
+                self.check_may_begin(i)?;
+                (self.steps[i].phase, self.steps[i].waits_since) = (ModelPhase::Waiting(*deadline), number);
+                Ok(())
+            }
+            (Event::SignalConsumed { signal, .. }, StepKind::Signal(name, _)) => {
+                match phase {
+                    ModelPhase::Idle => self.check_may_begin(i)?,
+                    _ => require(is_in_time, illegal)?,
+                }
+                let oldest = self.unread.iter().position(|(_, unread)| unread == name);
+                let is_oldest = oldest.is_some_and(|oldest| self.unread[oldest].0 == *signal);
+                ViolationKind::Duplicated
+                    .unless(is_oldest, || format!("s{i} reads signal {signal}, unread are {:?}", self.unread))?;
+                let is_first = |other: &StepModel| other.waits_since >= self.steps[i].waits_since;
+                let others = self.workflow.steps.iter().zip(&self.steps).filter(|(step, other)| {
+                    step.kind.signal() == Some(name) && matches!(other.phase, ModelPhase::Waiting(_))
+                });
+                let has_waited_longest = phase == ModelPhase::Idle || others.map(|(_, other)| other).all(is_first);
+                require(has_waited_longest, || format!("s{i} reads a signal for which another step waits longer"))?;
+                oldest.map(|oldest| self.unread.remove(oldest));
+                self.steps[i].phase = ModelPhase::Decided(Decided::Signal);
+                Ok(())
+            }
+            (Event::Received { callback: None, .. }, StepKind::Signal(..)) => {
+                ViolationKind::Duplicated.unless(phase == ModelPhase::Decided(Decided::Signal), illegal)?;
+                self.settle(i, "success")
+            }
+            (Event::Continued { .. }, StepKind::Pause(_)) => {
+                require(is_in_time, illegal)?;
+                self.settle(i, "success")
+            }
+            (Event::ApprovalDecided { decision, actor, .. }, StepKind::Approval(Gate { default, .. })) => {
+                let ModelPhase::Waiting(deadline) = phase else {
+                    return ViolationKind::Duplicated.unless(false, illegal);
+                };
+                let is_late = actor.is_empty();
+                if is_late {
+                    check_late(deadline)?;
+                    require(*decision == default.unwrap_or(Decision::Denied), illegal)?;
+                } else {
+                    require(is_in_time, illegal)?;
+                }
+                let decided = match decision {
+                    Decision::Approved => Decided::Approved,
+                    _ => Decided::Denied { is_late: is_late && default.is_none() },
+                };
+                self.steps[i].phase = ModelPhase::Decided(decided);
+                Ok(())
+            }
+            (Event::Succeeded { .. }, StepKind::Approval(_)) => {
+                require(phase == ModelPhase::Decided(Decided::Approved), illegal)?;
+                self.settle(i, "success")
+            }
+            (Event::Failed { failure, .. }, StepKind::Approval(_)) => {
+                let is_late = failure.code == "approval_timeout";
+                require(is_late || failure.code == "approval_denied", illegal)?;
+                require(phase == ModelPhase::Decided(Decided::Denied { is_late }), illegal)?;
+                self.steps[i].is_denied = true;
+                self.settle(i, "failed")
+            }
+            (Event::TimedOut { .. }, StepKind::Signal(..) | StepKind::Pause(_)) => {
+                let ModelPhase::Waiting(deadline) = phase else { return Err(illegal().into()) };
+                check_late(deadline)?;
+                self.settle(i, "timeout")
+            }
+            (Event::Skipped { because, .. }, _) => self.skip(i, because),
+            (Event::Cancelled { .. }, _) => {
+                require(!matches!(phase, ModelPhase::Idle | ModelPhase::Done(_)), illegal)?;
+                self.is_cancelling = true;
+                self.settle(i, "cancelled")
             }
             _ => Err(illegal().into()),
         }
@@ -619,6 +755,10 @@ impl RunModel {
     }
 
     fn needs_settled(&self, i: usize) -> bool {
+        let step = &self.workflow.steps[i];
+        if step.is_first_join && step.needs.iter().any(|need| self.step_status(*need) == "success") {
+            return true;
+        }
         self.workflow.steps[i].needs.iter().all(|n| matches!(self.steps[*n].phase, ModelPhase::Done(_)))
     }
 
@@ -626,6 +766,9 @@ impl RunModel {
     /// outcome.
     fn unsuccessful_needs(&self, i: usize) -> Vec<u32> {
         let step = &self.workflow.steps[i];
+        if step.is_first_join && step.needs.iter().any(|need| self.step_status(*need) == "success") {
+            return Vec::new();
+        }
         let is_unsuccessful = |n: &&usize| step.guard.is_none() && self.step_status(**n) != "success";
         step.needs.iter().filter(is_unsuccessful).map(|n| *n as u32).collect()
     }

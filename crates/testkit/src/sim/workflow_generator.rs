@@ -11,8 +11,8 @@ use super::trigger::GROUP_KEY;
 use kernel::event::OnConflict;
 use kernel::path::{RawPath, Ref, Root, TaskField};
 use kernel::plan::{
-    Backoff, Body, Concurrency, Form, Group, Guard, Http, Layout, Link, Node, Notify, Occasion, Outcomes, Retry,
-    TaskBody, Verdict,
+    ApprovalBody, Backoff, Body, Concurrency, Decision, Form, Group, Guard, Http, Join, Layout, Link, Node, Notify,
+    Occasion, Outcomes, Retry, TaskBody, Verdict,
 };
 use kernel::template::{self, Part, Template};
 use kernel::{Plan, Span, expr};
@@ -51,6 +51,9 @@ pub struct EndNotification {
 #[derive(Debug)]
 pub struct GeneratedStep {
     pub needs: Vec<usize>,
+    /// It starts at the first of its needs that succeeds. Such a step has no condition: what a condition would read
+    /// depends on the order in which its needs settle.
+    pub is_first_join: bool,
     pub guard: Option<Condition>,
     pub kind: StepKind,
     pub retry: Retry,
@@ -67,8 +70,24 @@ pub enum StepKind {
     },
     Sleep(Span),
     Wait(Option<Span>),
+    /// Waits for a signal of this name.
+    Signal(&'static str, Option<Span>),
+    Approval(Gate),
+    /// Waits until it is resumed.
+    Pause(Option<Span>),
     Task(WorkerTask),
 }
+
+/// The settings of an approval.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Gate {
+    pub timeout: Option<Span>,
+    /// The decision when the deadline passes.
+    pub default: Option<Decision>,
+}
+
+/// The names of signals.
+pub const SIGNALS: [&str; 2] = ["paid", "shipped"];
 
 /// The settings of a step that a worker performs.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -131,6 +150,19 @@ impl StepKind {
     /// Does an executor perform it?
     pub fn is_executed(self) -> bool {
         matches!(self, StepKind::Http(_) | StepKind::Noop)
+    }
+
+    /// Does it end with something that a client sends?
+    pub fn waits_for_client(self) -> bool {
+        matches!(self, StepKind::Wait(_) | StepKind::Signal(..) | StepKind::Approval(_) | StepKind::Pause(_))
+    }
+
+    /// The name of the signal that it waits for.
+    pub fn signal(self) -> Option<&'static str> {
+        match self {
+            StepKind::Signal(name, _) => Some(name),
+            _ => None,
+        }
     }
 
     /// The task settings, if a worker performs it.
@@ -269,9 +301,9 @@ impl TestWorkflow {
         Plan::new(layout).expect("steps need only earlier steps")
     }
 
-    /// Steps that wait for a callback.
+    /// Steps that wait for something from outside.
     pub fn waits(&self) -> impl Iterator<Item = u32> {
-        let waits = self.steps.iter().enumerate().filter(|(_, s)| matches!(s.kind, StepKind::Wait(_)));
+        let waits = self.steps.iter().enumerate().filter(|(_, s)| s.kind.waits_for_client());
         waits.map(|(i, _)| i as u32)
     }
 }
@@ -283,14 +315,15 @@ impl GeneratedStep {
         if i > 6 && random.chance(100) {
             needs.push(random.below(i as u64 - 6) as usize);
         }
-        let guard = random.chance(350).then(|| Condition::draw(random, &needs, 2));
+        let is_first_join = needs.len() > 1 && random.chance(150);
+        let guard = (!is_first_join && random.chance(350)).then(|| Condition::draw(random, &needs, 2));
         let (kind, retry) = (draw_kind(random), draw_retry(random));
-        GeneratedStep { guard, kind, retry, needs, allow_failure: random.chance(100) }
+        GeneratedStep { guard, kind, retry, needs, is_first_join, allow_failure: random.chance(100) }
     }
 
     fn simple(kind: StepKind, needs: Vec<usize>) -> GeneratedStep {
         let retry = Retry { max_attempts: 2, ..Default::default() };
-        GeneratedStep { needs, guard: None, kind, retry, allow_failure: false }
+        GeneratedStep { needs, is_first_join: false, guard: None, kind, retry, allow_failure: false }
     }
 
     fn node(&self, i: usize) -> Node {
@@ -304,6 +337,7 @@ impl GeneratedStep {
         Node {
             key: format!("s{i}"),
             links: self.needs.iter().map(link).collect(),
+            join: if self.is_first_join { Join::Any } else { Join::All },
             guard: self.guard.as_ref().map(guard),
             body: Some(body(self.kind)),
             retry: self.retry.clone(),
@@ -382,7 +416,13 @@ fn previous_step(i: usize) -> Vec<usize> {
 }
 
 fn draw_kind(random: &mut Random) -> StepKind {
-    match random.below(20) {
+    match random.below(23) {
+        20 => StepKind::Signal(random.pick(&SIGNALS), random.chance(600).then(|| random.log_millis(50, 120_000))),
+        21 => StepKind::Approval(Gate {
+            timeout: random.chance(700).then(|| random.log_millis(50, 120_000)),
+            default: random.pick(&[None, Some(Decision::Approved), Some(Decision::Denied)]),
+        }),
+        22 => StepKind::Pause(random.chance(500).then(|| random.log_millis(50, 120_000))),
         0..6 => StepKind::Http(TriggerPart::Nothing),
         6..9 => StepKind::Http(random.pick(&[
             TriggerPart::Flag,
@@ -434,6 +474,13 @@ fn body(kind: StepKind) -> Body {
         }
         StepKind::Sleep(span) => Body::Sleep { span },
         StepKind::Wait(timeout) => Body::Webhook { timeout },
+        StepKind::Signal(name, timeout) => Body::Signal { name: name.into(), timeout },
+        StepKind::Approval(Gate { timeout, default }) => {
+            let approval =
+                ApprovalBody { prompt: parts("{{trigger.body.flag}}?"), timeout, default, ..Default::default() };
+            Body::Approval { approval: Box::new(approval) }
+        }
+        StepKind::Pause(timeout) => Body::Pause { timeout },
         StepKind::Task(task) => Body::Task { task: Box::new(task.plan_task()) },
     }
 }

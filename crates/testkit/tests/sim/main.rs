@@ -14,14 +14,14 @@ use testkit::sim::{self, Options, SimulationReport};
 /// Enough to cover every kind of fault many times, few enough for a debug build in CI.
 const SEEDS: u64 = 600;
 /// A planted bug must be found within this many seeds.
-const SEEDS_PER_BUG_MAX: u64 = 500;
+const SEEDS_PER_BUG_MAX: u64 = 200;
 /// One seed in this many runs twice, to check that it is deterministic.
 const RUN_TWICE_EVERY: u64 = 100;
 /// Stop after this many failing seeds.
 const FAILURES_MAX: usize = 10;
 
 /// Coverage marks that a batch of seeds must hit, or it proves little.
-const REQUIRED_MARKS: [&str; 79] = [
+const REQUIRED_MARKS: [&str; 85] = [
     "a callback was aimed at a deadline",
     "a cancel was aimed at a deadline",
     "a client acted on a retrying step",
@@ -34,6 +34,7 @@ const REQUIRED_MARKS: [&str; 79] = [
     "a key queue was read past its first page",
     "a lease was lost",
     "a live process was replaced",
+    "a denial cancelled a run",
     "a fenced node joined again",
     "a node took over from another",
     "a node was suspended because of its clock",
@@ -85,9 +86,14 @@ const REQUIRED_MARKS: [&str; 79] = [
     "hosts paused one by one",
     "late_result",
     "ready tasks were found at start-up",
+    "approval.approved",
+    "approval.denied",
+    "approval.requested",
     "run.cancelled",
     "run.failed",
     "run.timeout",
+    "signal.consumed",
+    "signal.received",
     "step.heartbeat",
     "step.leased",
     "step.received",
