@@ -9,9 +9,9 @@
 //! Everything before and after the wire is real: URLs and hosts are checked, headers added, bodies cut, `Retry-After`
 //! read. The engine counts as idle while requests wait here, so `VirtualClock::settled` does not wait for them.
 
-use super::Sink;
 use super::hop::Hop;
 use super::http;
+use super::{Executor, Sink};
 use crate::clock::Clock;
 use crate::mailbox::Dispatch;
 use bytes::Bytes;
@@ -67,6 +67,48 @@ struct State {
     engine: Option<(Arc<Clock>, Sink)>,
 }
 
+impl Executor for Arc<FakeNetwork> {
+    /// Takes a request; answers at once if it is invalid and could not be sent.
+    fn execute(&self, dispatch: Dispatch) -> Option<(Dispatch, TaskResult)> {
+        let Work::Http(request) = &dispatch.work else {
+            unreachable!("only HTTP work comes here, see `Executors::execute`")
+        };
+        let hop = match Hop::first(request, &dispatch) {
+            Ok(hop) => hop,
+            Err(failure) => {
+                return Some((
+                    dispatch,
+                    TaskResult::Failed { failure, retryable: false, retry_after: None, took: Span(0) },
+                ));
+            }
+        };
+        let mut state = self.lock();
+        state.last += 1;
+        let call = PendingCall {
+            number: state.last,
+            run: dispatch.run,
+            index: dispatch.step,
+            step: dispatch.key.clone(),
+            attempt: dispatch.attempt,
+            method: hop.method.to_string(),
+            url: hop.url.to_string(),
+            headers: hop.headers,
+            body: hop.body,
+            timeout: request.timeout,
+        };
+        state.pending.insert(call.number, (dispatch, call));
+        None
+    }
+
+    fn abort(&self, run: RunId, fence: u64) {
+        self.lock().pending.retain(|_, (dispatch, _)| (dispatch.run, dispatch.fence) != (run, fence));
+    }
+
+    fn held(&self) -> usize {
+        self.lock().pending.len()
+    }
+}
+
 impl FakeNetwork {
     /// Requests that arrived since the last call, in order.
     pub fn pending_calls(&self) -> Vec<PendingCall> {
@@ -103,50 +145,9 @@ impl FakeNetwork {
         true
     }
 
-    /// How many requests wait for an answer.
-    pub(super) fn len(&self) -> usize {
-        self.lock().pending.len()
-    }
-
     /// Connects the network to an engine.
     pub(super) fn open(&self, clock: Arc<Clock>, sink: Sink) {
         self.lock().engine = Some((clock, sink));
-    }
-
-    /// Takes a request; answers at once if it is invalid and could not be sent.
-    pub(super) fn put(&self, dispatch: Dispatch) -> Option<(Dispatch, TaskResult)> {
-        let Work::Http(request) = &dispatch.work else {
-            unreachable!("only HTTP work comes here, see `Executors::execute`")
-        };
-        let hop = match Hop::first(request, &dispatch) {
-            Ok(hop) => hop,
-            Err(failure) => {
-                return Some((
-                    dispatch,
-                    TaskResult::Failed { failure, retryable: false, retry_after: None, took: Span(0) },
-                ));
-            }
-        };
-        let mut state = self.lock();
-        state.last += 1;
-        let call = PendingCall {
-            number: state.last,
-            run: dispatch.run,
-            index: dispatch.step,
-            step: dispatch.key.clone(),
-            attempt: dispatch.attempt,
-            method: hop.method.to_string(),
-            url: hop.url.to_string(),
-            headers: hop.headers,
-            body: hop.body,
-            timeout: request.timeout,
-        };
-        state.pending.insert(call.number, (dispatch, call));
-        None
-    }
-
-    pub(super) fn abort(&self, run: RunId, fence: u64) {
-        self.lock().pending.retain(|_, (dispatch, _)| (dispatch.run, dispatch.fence) != (run, fence));
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -2,12 +2,12 @@
 //! engine loop. Whether its host is down was asked before the attempt started, see [`HttpSender::hold`]. Each attempt here is durable as a `Started` event
 //! without an outcome, so a crash loses none of them.
 
-use super::Sink;
 use super::fair_queue::{FairQueue, HttpQueuePosition};
 use super::fake_network::FakeNetwork;
 use super::hop::Hop;
 use super::host_backoff::{BlockReason, Blocked, HostBackoff, HostKey, HostResponse, Sender};
 use super::http;
+use super::{Executor, Sink};
 use crate::clock::Clock;
 use crate::mailbox::{Dispatch, HoldRequest};
 use crate::secret::Signer;
@@ -91,6 +91,29 @@ pub struct HttpSender {
     sink: Sink,
 }
 
+impl Executor for Arc<HttpSender> {
+    /// Queues an attempt, or returns it as blocked when the queue is closed.
+    fn execute(&self, dispatch: Dispatch) -> Option<(Dispatch, TaskResult)> {
+        {
+            let mut state = self.queue.lock();
+            if state.is_closed {
+                return Some(not_sent(dispatch));
+            }
+            state.fair_queue.enter(dispatch.org, (dispatch.run, dispatch.fence), dispatch);
+        }
+        self.send_next();
+        None
+    }
+
+    /// It leaves the queue, or its connection is closed.
+    fn abort(&self, run: RunId, fence: u64) {
+        let mut state = self.queue.lock();
+        if !state.fair_queue.withdraw((run, fence)) {
+            state.under_way.remove(&(run, fence));
+        }
+    }
+}
+
 impl HttpSender {
     pub fn new(
         runtime: tokio::runtime::Handle,
@@ -110,27 +133,6 @@ impl HttpSender {
             ignore_host_backoff: options.ignore_host_backoff,
             sink,
         }))
-    }
-
-    /// Queues an attempt, or returns it as blocked when the queue is closed.
-    pub fn enter(self: &Arc<Self>, dispatch: Dispatch) -> Option<(Dispatch, TaskResult)> {
-        {
-            let mut state = self.queue.lock();
-            if state.is_closed {
-                return Some(not_sent(dispatch));
-            }
-            state.fair_queue.enter(dispatch.org, (dispatch.run, dispatch.fence), dispatch);
-        }
-        self.send_next();
-        None
-    }
-
-    /// Drops an attempt whose result is no longer needed: it leaves the queue, or its connection is closed.
-    pub fn abort(&self, run: RunId, fence: u64) {
-        let mut state = self.queue.lock();
-        if !state.fair_queue.withdraw((run, fence)) {
-            state.under_way.remove(&(run, fence));
-        }
     }
 
     /// Sends every attempt that the limits allow. Only one call does so at a time, and it is not recursive: a runtime

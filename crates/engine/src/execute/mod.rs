@@ -1,7 +1,9 @@
-//! Built-in executors: they get work after its commit is durable, and report results. `noop` and `log` finish at once.
-//! `http` runs beside the engine loop: an attempt starts unless its host is down ([`host_backoff`]); its request waits in
-//! the [`http_queue`] until its organisation has its turn ([`fair_queue`]), and is sent redirect by redirect ([`hop`],
-//! [`http`]). In tests, a [`fake_network`] takes the requests instead.
+//! Built-in executors: they get work after its commit is durable, and report results. Each kind of work has its
+//! [`Executor`]; [`Executors`] is the table of them.
+//!
+//! `noop` and `log` finish at once. `http` runs beside the engine loop: an attempt starts unless its host is down
+//! ([`host_backoff`]); its request waits in the [`http_queue`] until its organisation has its turn ([`fair_queue`]), and is
+//! sent redirect by redirect ([`hop`], [`http`]). In tests, a [`fake_network`] takes the requests instead.
 
 mod fair_queue;
 pub mod fake_network;
@@ -9,31 +11,39 @@ mod hop;
 mod host_backoff;
 mod http;
 mod http_queue;
+mod instant;
 
 pub use fair_queue::HttpQueuePosition;
 pub use http_queue::{HttpOptions, HttpQueue};
 
 use crate::clock::Clock;
 use crate::mailbox::{Dispatch, HoldRequest};
-use fake_network::FakeNetwork;
 use http_queue::HttpSender;
+use kernel::RunId;
 use kernel::advance::{TaskResult, Work};
-use kernel::plan::Level;
-use kernel::{RunId, Span};
 use std::sync::Arc;
 
 /// Receives the results of HTTP attempts.
 pub type Sink = Arc<dyn Fn(&Dispatch, TaskResult) + Send + Sync>;
 
-pub struct Executors {
-    way: HttpRoute,
-    queue: Arc<HttpQueue>,
+/// Executes one kind of work.
+pub trait Executor: Send + Sync {
+    /// Work that takes no time answers at once; other work answers later, through a [`Sink`].
+    fn execute(&self, dispatch: Dispatch) -> Option<(Dispatch, TaskResult)>;
+
+    /// Drops an attempt whose result is no longer needed.
+    fn abort(&self, _run: RunId, _fence: u64) {}
+
+    /// Attempts that wait for a test to answer them.
+    fn held(&self) -> usize {
+        0
+    }
 }
 
-/// Where HTTP work goes.
-enum HttpRoute {
-    Out(Arc<HttpSender>),
-    FakeNetwork(Arc<FakeNetwork>),
+pub struct Executors {
+    http: Box<dyn Executor>,
+    hold: HoldRequest,
+    queue: Arc<HttpQueue>,
 }
 
 impl Executors {
@@ -45,54 +55,47 @@ impl Executors {
         clock: Arc<Clock>,
         sink: Sink,
     ) -> Result<Executors, String> {
-        let way = match options.fake_network.clone() {
+        let (http, hold): (Box<dyn Executor>, HoldRequest) = match options.fake_network.clone() {
             Some(fake_network) => {
                 fake_network.open(clock, sink);
-                HttpRoute::FakeNetwork(fake_network)
+                (Box::new(fake_network), Arc::new(|_, _, _, _| None))
             }
-            None => HttpRoute::Out(HttpSender::new(runtime, options, queue.clone(), clock, sink)?),
+            None => {
+                let sender = HttpSender::new(runtime, options, queue.clone(), clock, sink)?;
+                let hold = sender.hold();
+                (Box::new(sender), hold)
+            }
         };
-        Ok(Executors { way, queue })
+        Ok(Executors { http, hold, queue })
     }
 
-    /// Executes a step. Work that takes no time answers at once; HTTP work answers later, through the [`Sink`].
-    pub fn execute(&self, dispatch: Dispatch) -> Option<(Dispatch, TaskResult)> {
-        match &dispatch.work {
-            Work::Noop => Some((dispatch, TaskResult::Done { body: None, took: Span(0) })),
-            Work::Log { level, message } => {
-                write_log(*level, &dispatch, message);
-                let body = kernel::Payload::json(serde_json::Value::from(message.as_str()).to_string());
-                Some((dispatch, TaskResult::Done { body: Some(body), took: Span(0) }))
-            }
-            Work::Http(_) => match &self.way {
-                HttpRoute::Out(http_queue) => http_queue.enter(dispatch),
-                HttpRoute::FakeNetwork(fake_network) => fake_network.put(dispatch),
-            },
+    /// Which executor does which work.
+    fn of(&self, work: &Work) -> &dyn Executor {
+        match work {
+            Work::Noop => &instant::Noop,
+            Work::Log { .. } => &instant::Log,
+            Work::Http(_) => &*self.http,
         }
+    }
+
+    /// Executes a step. Work that takes no time answers at once.
+    pub fn execute(&self, dispatch: Dispatch) -> Option<(Dispatch, TaskResult)> {
+        self.of(&dispatch.work).execute(dispatch)
     }
 
     /// Decides whether the request of an attempt must wait because of its host.
     pub fn hold(&self) -> HoldRequest {
-        match &self.way {
-            HttpRoute::Out(http_queue) => http_queue.hold(),
-            HttpRoute::FakeNetwork(_) => Arc::new(|_, _, _, _| None),
-        }
+        self.hold.clone()
     }
 
     /// Attempts that wait for a test to answer them on the fake network.
     pub fn held(&self) -> usize {
-        match &self.way {
-            HttpRoute::Out(_) => 0,
-            HttpRoute::FakeNetwork(fake_network) => fake_network.len(),
-        }
+        self.http.held()
     }
 
     /// Drops an attempt whose result is no longer needed.
     pub fn abort(&self, run: RunId, fence: u64) {
-        match &self.way {
-            HttpRoute::Out(http_queue) => http_queue.abort(run, fence),
-            HttpRoute::FakeNetwork(fake_network) => fake_network.abort(run, fence),
-        }
+        self.http.abort(run, fence);
     }
 }
 
@@ -100,15 +103,5 @@ impl Executors {
 impl Drop for Executors {
     fn drop(&mut self) {
         drop(self.queue.close());
-    }
-}
-
-fn write_log(level: Level, dispatch: &Dispatch, message: &str) {
-    let (run, step) = (dispatch.run, dispatch.key.as_str());
-    match level {
-        Level::Debug => tracing::debug!(%run, step, "{message}"),
-        Level::Info => tracing::info!(%run, step, "{message}"),
-        Level::Warning => tracing::warn!(%run, step, "{message}"),
-        Level::Error => tracing::error!(%run, step, "{message}"),
     }
 }
