@@ -8,9 +8,11 @@
 //! The same file gives the same result every time: each case has its own engine, ids and jitter come from a fixed seed,
 //! and events that are due at the same time happen in a fixed order.
 
+mod children;
 mod coverage;
 mod files;
 mod judge;
+mod outside;
 mod play;
 mod report;
 mod worker;
@@ -111,9 +113,9 @@ pub fn run(arguments: Arguments) -> ExitCode {
 
 async fn run_case(loaded: &LoadedSuite, case: Case) -> CaseOutcome {
     let begun = Instant::now();
-    let played = play::play(&loaded.compiled, loaded.suite.now.unwrap_or(NOW), &case.given).await;
+    let played = play::play(loaded, loaded.suite.now.unwrap_or(NOW), &case.given).await;
     let (mismatches, story) = match played {
-        Err(why) => (vec![Mismatch::not_run(why)], None),
+        Err(why) => (judge::judge_refusal(&case, &why).into_iter().collect(), None),
         Ok(story) => (judge::judge(&loaded.compiled.plan, &case, &story), Some(story)),
     };
     CaseOutcome { case, mismatches, story, took: begun.elapsed() }

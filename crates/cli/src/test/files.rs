@@ -1,7 +1,8 @@
 //! Finds test files and the definitions that they test.
 
 use crate::validate::guess;
-use lang::suite::{Suite, World, read_suite, workflow_of};
+use kernel::Plan;
+use lang::suite::{Definitions, Suite, World, files_of, read_suite, refuse_file, workflow_of};
 use lang::{Compiled, Diagnostic, Tree};
 use std::path::{Path, PathBuf};
 
@@ -14,10 +15,17 @@ pub struct LoadedSuite {
     pub tree: Tree,
     pub definition: PathBuf,
     pub compiled: Compiled,
+    /// Those of real children, by path as the test file writes it.
+    pub definitions: Definitions,
     pub suite: Suite,
 }
 
 impl LoadedSuite {
+    /// The plans of all definitions.
+    pub fn plans(&self) -> impl Iterator<Item = &Plan> {
+        std::iter::once(&self.compiled.plan).chain(self.definitions.values().map(|compiled| &compiled.plan))
+    }
+
     pub fn name(&self) -> String {
         self.path.display().to_string()
     }
@@ -73,18 +81,28 @@ pub fn load(path: &Path) -> Result<LoadedSuite, FileFailure> {
     let (source, tree) = read(path)?;
     let refused = |problems| FileFailure::Problems { path: path.to_owned(), source: source.clone(), problems };
     let definition = definition_of(path, workflow_of(&tree).map_err(refused)?)?;
-    let (text, definition_tree) = read(&definition)?;
-    let mut compiled = lang::compile(&definition_tree).map_err(|problems| FileFailure::Problems {
-        path: definition.clone(),
-        source: text,
-        problems,
-    })?;
+    let compiled = compile(&definition)?;
+    let mut definitions = Definitions::new();
+    for (file, span) in files_of(&tree) {
+        let child = path.parent().unwrap_or(Path::new("")).join(&file);
+        if !child.is_file() {
+            return Err(refused(refuse_file(&tree, span, &format!("there is no file {}", child.display()))));
+        }
+        definitions.insert(file, compile(&child)?);
+    }
+    let world = World { time: api::parse_rfc3339, keeps_header: server::keeps_header };
+    let suite = read_suite(&tree, &compiled.plan, &definitions, &world).map_err(refused)?;
+    Ok(LoadedSuite { path: path.to_owned(), tree, definition, compiled, definitions, suite })
+}
+
+fn compile(path: &Path) -> Result<Compiled, FileFailure> {
+    let (source, tree) = read(path)?;
+    let failure = |problems| FileFailure::Problems { path: path.to_owned(), source, problems };
+    let mut compiled = lang::compile(&tree).map_err(failure)?;
     // A disabled workflow can be tested too, and its schedule must not start runs beside the case's.
     compiled.meta.enabled = true;
     compiled.trigger = None;
-    let world = World { time: api::parse_rfc3339, keeps_header: server::keeps_header };
-    let suite = read_suite(&tree, &compiled.plan, &world).map_err(refused)?;
-    Ok(LoadedSuite { path: path.to_owned(), tree, definition, compiled, suite })
+    Ok(compiled)
 }
 
 fn read(path: &Path) -> Result<(Vec<u8>, Tree), FileFailure> {

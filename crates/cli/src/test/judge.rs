@@ -1,6 +1,6 @@
 //! Compares what a case expects with what happened. Pure; it reports every difference, not only the first.
 
-use super::play::{Story, Unscripted};
+use super::play::{PlayFailure, Story, Unscripted};
 use engine::PendingCall;
 use kernel::Plan;
 use lang::suite::{Case, Expected, RequestExpect, StepExpect};
@@ -18,21 +18,47 @@ pub struct Mismatch {
     pub hint: Option<String>,
 }
 
-impl Mismatch {
-    /// The run could not be started.
-    pub fn not_run(why: String) -> Mismatch {
-        Mismatch { at: None, what: "run".into(), expected: "a run".into(), got: why, hint: None }
-    }
-}
-
 /// Longer values are cut in messages.
 const SHOWN_MAX: usize = 300;
+
+/// A run that could not be started, unless the case expects that.
+pub fn judge_refusal(case: &Case, why: &PlayFailure) -> Option<Mismatch> {
+    let got = match why.code {
+        Some(code) => format!("{code}: {}", why.message),
+        None => why.message.clone(),
+    };
+    let mismatch = |at, what: &str, expected: &str, hint| Mismatch {
+        at,
+        what: what.into(),
+        expected: expected.into(),
+        got: shown(&got),
+        hint,
+    };
+    match &case.expect.refused {
+        Some(refused) if Some(refused.value.as_str()) == why.code => None,
+        Some(refused) => Some(mismatch(Some(refused.at), "refused", &refused.value, None)),
+        None => {
+            let hint =
+                why.code.map(|code| format!("if it is meant to be refused, write `expect: {{ refused: {code} }}`"));
+            Some(mismatch(why.code.map(|_| case.at), "run", "a run", hint))
+        }
+    }
+}
 
 pub fn judge(plan: &Plan, case: &Case, story: &Story) -> Vec<Mismatch> {
     let mut out = Judge { found: Vec::new() };
     if let Some(missing) = &story.unscripted {
         out.found.push(unscripted(case, missing));
         return out.found;
+    }
+    for (step, actor) in &story.forbidden {
+        out.found.push(Mismatch {
+            at: Some(case.at),
+            what: format!("approvals.{step}"),
+            expected: "an actor who may decide".into(),
+            got: shown(actor),
+            hint: Some("the `approvers` of the step list who may".into()),
+        });
     }
     let run = &story.reading.run;
     let expect = &case.expect;
@@ -44,15 +70,23 @@ pub fn judge(plan: &Plan, case: &Case, story: &Story) -> Vec<Mismatch> {
             out.push(Some(path.at), "path", names(&path.value), names(&got));
         }
     }
-    for (step, expect) in &expect.steps {
-        step_differs(plan, *step, expect, story, &mut out);
+    for (key, node, expect) in &expect.steps {
+        step_differs(plan, (key, *node), expect, story, &mut out);
     }
     if let Some(others) = &expect.other_steps {
-        let named = |step: u32| expect.steps.iter().any(|(named, _)| *named == step);
-        for step in (0..plan.nodes().len() as u32).filter(|step| !named(*step)) {
-            let what = format!("steps.{}.status", plan.node_at(step).key);
-            out.same(&what, Some(others), run.step(step).status());
+        let steps = run.steps().filter(|(step, _)| run.iteration(*step).is_none());
+        for (step, state) in steps {
+            let key = run.key(plan, step);
+            if !expect.steps.iter().any(|(named, ..)| *named == key) {
+                out.same(&format!("steps.{key}.status"), Some(others), state.status());
+            }
         }
+    }
+    if let Some(output) = &expect.output {
+        out.within("output", output, story.output.as_ref());
+    }
+    if let Some(refused) = &expect.refused {
+        out.push(Some(refused.at), "refused", refused.value.clone(), "a run that started".into());
     }
     let took = story.took();
     for bound in expect.took.iter().filter(|bound| !bound.value.holds(took)) {
@@ -66,7 +100,7 @@ fn unscripted(case: &Case, missing: &Unscripted) -> Mismatch {
         Unscripted::Call(PendingCall { step, method, url, attempt, .. }) => (
             format!("http.{step}"),
             format!("none for {method} {url} (attempt {attempt})"),
-            format!("http: {{ {step}: {{ status: 200, body: {{}} }} }}"),
+            format!("http: {{ {}: {{ status: 200, body: {{}} }} }}", name_of(step)),
         ),
         Unscripted::Task(task) => (
             format!("tasks.{}", task.step_key),
@@ -76,16 +110,33 @@ fn unscripted(case: &Case, missing: &Unscripted) -> Mismatch {
                 String::from_utf8_lossy(&task.input),
                 task.attempt
             )),
-            format!("tasks: {{ {}: {{ result: {{}} }} }}", task.step_key),
+            format!("tasks: {{ {}: {{ result: {{}} }} }}", name_of(&task.step_key)),
+        ),
+        Unscripted::Child { step, workflow, input, attempt } => (
+            format!("children.{step}"),
+            shown(&format!("none for `{workflow}` {input} (attempt {attempt})")),
+            format!("children: {{ {}: {{ output: {{}} }} }}", name_of(step)),
         ),
     };
     let hint = Some(format!("add `{answer}` to the case, or to the file for all cases"));
     Mismatch { at: Some(case.at), what, expected: "an answer".into(), got, hint }
 }
 
-fn step_differs(plan: &Plan, step: u32, expect: &StepExpect, story: &Story, out: &mut Judge) {
-    let key = &plan.node_at(step).key;
-    let state = story.reading.run.step(step);
+/// The name of a step, which stands for it in every iteration.
+fn name_of(key: &str) -> &str {
+    key.rsplit('/').next().unwrap_or(key)
+}
+
+fn step_differs(plan: &Plan, (key, node): (&str, u32), expect: &StepExpect, story: &Story, out: &mut Judge) {
+    let run = &story.reading.run;
+    let Some(step) = run.find(plan, key) else {
+        // Steps of groups and loops exist when they are opened.
+        let at = expect.places().next();
+        let kind = plan.node_at(node).body.as_ref().map_or("step", kernel::plan::Body::kind);
+        out.push(at, format!("steps.{key}"), format!("a {kind} step"), "nothing: it was not opened".into());
+        return;
+    };
+    let state = run.step(step);
     let what = |field: &str| format!("steps.{key}.{field}");
     out.same(&what("status"), expect.status.as_ref(), state.status());
     out.same(&what("attempts"), expect.attempts.as_ref(), state.attempt);
@@ -169,7 +220,7 @@ fn compare(what: &str, at: usize, expected: &Value, got: Option<&Value>, out: &m
             }
         }
         (Value::Number(wanted), Some(Value::Number(found))) if wanted.as_f64() == found.as_f64() => {}
-        (Value::Null, None) if what.ends_with(".body") => {}
+        (Value::Null, None) if what.ends_with(".body") || what == "output" => {}
         (wanted, Some(found)) if wanted == found => {}
         (wanted, found) => {
             let got = found.map_or_else(|| "nothing".to_owned(), Value::to_string);

@@ -270,9 +270,8 @@ fn events(story: &Story) -> Vec<String> {
     story.events.iter().map(line).collect()
 }
 
-/// One line for each request, task and callback.
+/// One line for each request, each task, and whatever waiting steps got.
 fn requests(story: &Story) -> Vec<String> {
-    let plan = &story.reading.version.plan;
     let start = story.reading.run.state.created_at;
     let sent = story.calls.iter().map(|call| {
         let body = call.body.as_ref().map(|body| format!(" {}", String::from_utf8_lossy(body)));
@@ -282,10 +281,8 @@ fn requests(story: &Story) -> Vec<String> {
         let input = String::from_utf8_lossy(&task.input);
         shown(&format!("{} #{} gave {} {input}", task.step_key, task.attempt, task.name))
     });
-    let called = story.callbacks.iter().map(|(at, step, answer)| {
-        let verdict = format!("{answer:?}").to_lowercase();
-        format!("{} was called at +{}: {verdict}", plan.node_at(*step).key, at.since(start))
-    });
+    let called =
+        story.inputs.iter().map(|(at, what, answer)| shown(&format!("{what} at +{}: {answer}", at.since(start))));
     sent.chain(given).chain(called).collect()
 }
 

@@ -51,6 +51,7 @@ mod streams;
 mod task_steps;
 mod tasks;
 mod testing;
+mod testing_inner;
 mod triggers;
 mod types;
 mod upgrades;

@@ -22,14 +22,14 @@ tasks:
     set: { reason: "{{tasks.charge.body.reason}}" }
 "#;
 
-struct Ran {
-    code: i32,
+pub struct Ran {
+    pub code: i32,
     /// Without the milliseconds that differ from run to run.
-    out: String,
-    err: String,
+    pub out: String,
+    pub err: String,
 }
 
-fn onward(folder: &Path, flags: &[&str]) -> Ran {
+pub fn onward(folder: &Path, flags: &[&str]) -> Ran {
     let output =
         Command::new(env!("CARGO_BIN_EXE_onward")).arg("test").args(flags).current_dir(folder).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
@@ -48,7 +48,7 @@ fn without_times(text: &str) -> String {
     text.lines().map(line).collect()
 }
 
-fn folder(files: &[(&str, &str)]) -> TempDir {
+pub fn folder(files: &[(&str, &str)]) -> TempDir {
     let folder = TempDir::new().unwrap();
     for (name, text) in files {
         let path = folder.path().join(name);

@@ -44,6 +44,24 @@ pub struct StepExpect {
     pub requests: Option<Expected<Vec<RequestExpect>>>,
 }
 
+impl StepExpect {
+    /// Where the expectations are in the file.
+    pub fn places(&self) -> impl Iterator<Item = usize> {
+        let StepExpect { status, attempts, status_code, error, body, input, requests } = self;
+        [
+            status.as_ref().map(|e| e.at),
+            attempts.as_ref().map(|e| e.at),
+            status_code.as_ref().map(|e| e.at),
+            error.as_ref().map(|e| e.at),
+            body.as_ref().map(|e| e.at),
+            input.as_ref().map(|e| e.at),
+            requests.as_ref().map(|e| e.at),
+        ]
+        .into_iter()
+        .flatten()
+    }
+}
+
 /// What a request must have; fields that are `None` are not checked.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RequestExpect {

@@ -36,12 +36,12 @@ impl<T: Clone> ByStep<T> {
         self.every.is_empty() && self.one.is_empty()
     }
 
-    /// Every entry, with the key if it is for one iteration.
-    pub fn iter(&self) -> impl Iterator<Item = &T> {
-        self.every.values().chain(self.one.values())
+    /// Every entry, with its node in this plan.
+    pub fn all<'s>(&'s self, plan: &'s Plan) -> impl Iterator<Item = (u32, &'s T)> {
+        let one = self.one.iter().filter_map(|(key, script)| Some((plan.find(key.rsplit('/').next()?)?, script)));
+        self.nodes().chain(one)
     }
 
-    /// Scripts of steps that are not in a loop, with their nodes.
     pub(super) fn insert(&mut self, place: CasePlace, script: T) {
         match place.key {
             Some(key) => drop(self.one.insert(key, script)),

@@ -20,7 +20,7 @@ fn suite(source: &str) -> Result<Suite, String> {
     let plan = crate::testing::compiled(WORKFLOW).unwrap().plan;
     let lines = |found: Vec<Diagnostic>| found.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
     let tree = read(source.as_bytes(), Syntax::Yaml).map_err(|m| lines(m.0))?;
-    read_suite(&tree, &plan, &WORLD).map_err(lines)
+    read_suite(&tree, &plan, &Definitions::new(), &WORLD).map_err(lines)
 }
 
 /// The problems of one case with these fields beside its name.
@@ -81,15 +81,15 @@ cases:
         (Reply::Network("refused".into()), 0),
     ];
     let expected = expected.map(|(reply, took)| Scripted { reply, took: Span::from_secs(took) });
-    assert_eq!(given.http[&charge], expected, "a case's own script comes before the file's");
-    assert_eq!(given.http[&moved], [Scripted { reply: bare(503), took: Span(0) }]);
+    assert_eq!(given.http.get(charge, "charge").unwrap(), &expected, "a case's own script comes before the file's");
+    assert_eq!(given.http.get(moved, "moved").unwrap(), &[Scripted { reply: bare(503), took: Span(0) }]);
     let called = GivenCallback { when: When::After(Span::from_secs(7_200)), body: b"paid".to_vec() };
-    assert_eq!(given.callbacks[&payment], called);
+    assert_eq!(given.callbacks.get(payment, "payment"), Some(&called));
     assert_eq!(given.cancel_after, Some(Span::from_days(3)));
     assert_eq!(expect.status.as_ref().map(|s| s.value), Some(RunStatus::Failed));
     assert_eq!(expect.other_steps.as_ref().map(|s| s.value), Some(StepStatus::Skipped));
-    assert_eq!(expect.steps[1].1.status.as_ref().map(|s| s.value), Some(StepStatus::Skipped));
-    let requests = expect.steps[0].1.requests.as_ref().unwrap();
+    assert_eq!(expect.steps[1].2.status.as_ref().map(|s| s.value), Some(StepStatus::Skipped));
+    let requests = expect.steps[0].2.requests.as_ref().unwrap();
     assert_eq!((requests.value.len(), &requests.value[1]), (2, &RequestExpect::default()));
     assert_eq!(requests.value[0].method.as_ref().map(|m| m.value.as_str()), Some("POST"));
     assert_eq!(requests.value[0].headers[0].0, "x-a");
@@ -97,7 +97,7 @@ cases:
     assert_eq!(bounds, [">= 1h", "< 2h", "5s"]);
     let second = &suite.cases[1].given;
     assert_eq!(second.input, Some(serde_json::Value::Null), "null is an input");
-    assert_eq!(second.callbacks[&payment].when, When::At(Span::from_secs(60)));
+    assert_eq!(second.callbacks.get(payment, "payment").unwrap().when, When::At(Span::from_secs(60)));
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn a_field_that_the_kind_of_a_step_lacks_is_refused() {
     );
     check(
         "expect: { steps: { nap: { attempts: 1 } } }",
-        "case_step_kind cases[0].expect.steps.nap.attempts: `nap` is of kind `sleep` and has no `attempts` (only http and task steps are attempted)",
+        "case_step_kind cases[0].expect.steps.nap.attempts: `nap` is of kind `sleep` and has no `attempts` (only http, task and subworkflow steps are attempted)",
     );
     check_given(
         "http: { moved: { status: 302 } }",
@@ -234,7 +234,7 @@ fn worked(source: &str) -> Result<Suite, String> {
         let line = |d: &Diagnostic| d.to_string().split_once(' ').map_or_else(String::new, |(_, rest)| rest.to_owned());
         found.iter().map(line).collect::<Vec<_>>().join("; ")
     };
-    read_suite(&read(source.as_bytes(), Syntax::Yaml).unwrap(), &plan, &WORLD).map_err(lines)
+    read_suite(&read(source.as_bytes(), Syntax::Yaml).unwrap(), &plan, &Definitions::new(), &WORLD).map_err(lines)
 }
 
 #[test]
@@ -260,14 +260,22 @@ cases:
         retry_after: retry_after.map(Span::from_secs),
     };
     let result = |json| GivenReport::Result(json);
-    assert_eq!(given[&0], [worked(result(serde_json::json!({ "n": 1 })), 0)], "the file's, by type");
-    assert_eq!(given[&1], [worked(error("gone", Some("no_such_box"), true, None), 0)], "a step before its type");
+    assert_eq!(
+        given.get(0, "make").unwrap(),
+        &[worked(result(serde_json::json!({ "n": 1 })), 0)],
+        "the file's, by type"
+    );
+    assert_eq!(
+        given.get(1, "send").unwrap(),
+        &[worked(error("gone", Some("no_such_box"), true, None), 0)],
+        "a step before its type"
+    );
     let expected = [
         worked(error("busy", None, false, Some(5)), 2),
         worked(GivenReport::Snooze(Span::from_secs(3_600)), 0),
         worked(result(serde_json::json!([1])), 0),
     ];
-    assert_eq!(given[&2], expected, "a case's type before the file's step");
+    assert_eq!(given.get(2, "tell").unwrap(), &expected, "a case's type before the file's step");
 }
 
 #[test]
@@ -307,6 +315,197 @@ fn an_invalid_script_for_workers_is_refused() {
     let expect = "cases: [{ name: a, expect: { steps: { make: { status_code: 200 }, nap: { attempts: 1 } } } }]";
     assert_eq!(
         worked(expect).unwrap_err(),
-        "case_step_kind cases[0].expect.steps.make.status_code: `make` is of kind `task` and has no `status_code` (only http steps send requests); case_step_kind cases[0].expect.steps.nap.attempts: `nap` is of kind `sleep` and has no `attempts` (only http and task steps are attempted)"
+        "case_step_kind cases[0].expect.steps.make.status_code: `make` is of kind `task` and has no `status_code` (only http steps send requests); case_step_kind cases[0].expect.steps.nap.attempts: `nap` is of kind `sleep` and has no `attempts` (only http, task and subworkflow steps are attempted)"
     );
+}
+
+const NESTED: &str = "
+name: nested
+tasks:
+  each:
+    loop:
+      items: trigger.body
+      tasks:
+        charge: { url: https://pay.example.com/charge }
+        inner: { loop: { items: item.lines, tasks: { pick: { task: store.pick.v1 } } } }
+  both: { group: { tasks: { left: { noop: {} }, paid: { wait_for_signal: { name: order.paid } }, hook: { wait_for_webhook: {} } } } }
+  review: { approval: { prompt: Ship? } }
+  hold: { pause: {} }
+  call: { subworkflow: { workflow: billing, input: { id: 1 } } }
+  other: { subworkflow: { workflow: '{{trigger.body.w}}', allow: [billing, shipping] } }
+";
+
+fn nested(case: &str) -> Result<Suite, String> {
+    let plan = crate::testing::compiled(NESTED).unwrap().plan;
+    let billing = crate::testing::compiled("name: billing\ntasks: { pay: { url: https://pay.example.com } }").unwrap();
+    let definitions = Definitions::from([("billing.yaml".to_owned(), billing)]);
+    let source = format!("cases: [{{ name: a, {case} }}]");
+    let lines = |found: Vec<Diagnostic>| {
+        let line = |d: &Diagnostic| d.to_string().split_once(' ').map_or_else(String::new, |(_, rest)| rest.to_owned());
+        found.iter().map(line).collect::<Vec<_>>().join("; ")
+    };
+    read_suite(&read(source.as_bytes(), Syntax::Yaml).unwrap(), &plan, &definitions, &WORLD).map_err(lines)
+}
+
+fn given_of(fields: &str) -> Given {
+    nested(&format!("expect: {{ status: failed }}, {fields}")).unwrap().cases.remove(0).given
+}
+
+#[test]
+fn m2_inner_steps_are_scripted_by_name_or_by_key() {
+    let plan = crate::testing::compiled(NESTED).unwrap().plan;
+    let node = |name: &str| plan.find(name).unwrap();
+    let given = given_of(
+        "http: { charge: 200, 'each[3]/charge': 503 }, tasks: { 'each[0]/inner[2]/pick': { result: 1 }, store.pick.v1: { result: 2 } }",
+    );
+    let status = |key: &str| match &given.http.get(node("charge"), key).unwrap()[0].reply {
+        Reply::Response { status, .. } => *status,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((status("each[3]/charge"), status("each[4]/charge")), (503, 200));
+    let result = |key: &str| given.tasks.get(node("pick"), key).unwrap()[0].report.clone();
+    assert_eq!(result("each[0]/inner[2]/pick"), GivenReport::Result(1.into()));
+    assert_eq!(result("each[0]/inner[0]/pick"), GivenReport::Result(2.into()));
+    let expect = nested(
+        "expect: { path: [both/left, left, each, 'each[0]/charge'], steps: { left: success, 'each[1]/charge': skipped } }",
+    );
+    let expect = expect.unwrap().cases.remove(0).expect;
+    assert_eq!(expect.path.unwrap().value, ["both/left", "both/left", "each", "each[0]/charge"]);
+    let keys: Vec<&str> = expect.steps.iter().map(|(key, ..)| key.as_str()).collect();
+    assert_eq!(keys, ["both/left", "each[1]/charge"]);
+}
+
+#[test]
+fn m20_m22_signals_approvals_pauses_and_children_are_scripted() {
+    let plan = crate::testing::compiled(NESTED).unwrap().plan;
+    let node = |name: &str| plan.find(name).unwrap();
+    let given = given_of(
+        "signals: { order.paid: [{ after: 2h, body: { n: 1 } }, { at: 1d }] }, approvals: { review: { decision: reject, actor: ann, comment: no, after: 1h } },
+         pauses: { hold: 2d }, children: { call: [{ error: down, took: 1m }, { output: [1] }], billing: { status: timeout, took: 3h } }",
+    );
+    let signals = &given.signals["order.paid"];
+    assert_eq!(
+        signals[0],
+        GivenSignal { when: When::After(Span::from_secs(7_200)), body: serde_json::json!({ "n": 1 }) }
+    );
+    assert_eq!(signals[1], GivenSignal { when: When::At(Span::from_days(1)), body: serde_json::Value::Null });
+    let decision = given.approvals.get(node("review"), "review").unwrap();
+    assert_eq!((decision.approves, decision.actor.as_deref(), decision.comment.as_str()), (false, Some("ann"), "no"));
+    assert_eq!(given.pauses.get(node("hold"), "hold"), Some(&GivenResume { when: When::After(Span::from_days(2)) }));
+    let GivenChild::Scripted(ends) = given.children.get(node("call"), "call").unwrap() else { panic!("scripted") };
+    assert_eq!(
+        (ends[0].status, ends[0].error.as_str(), ends[0].took),
+        (RunStatus::Failed, "down", Span::from_secs(60))
+    );
+    assert_eq!((ends[1].status, &ends[1].output), (RunStatus::Completed, &serde_json::json!([1])));
+    let GivenChild::Scripted(ends) = given.children.get(node("other"), "other").unwrap() else { panic!("scripted") };
+    assert_eq!((ends[0].status, ends[0].took), (RunStatus::Timeout, Span::from_secs(10_800)));
+    assert!(given_of("approvals: { review: approve }").approvals.get(node("review"), "review").unwrap().approves);
+    let given = given_of("children: { call: { file: billing.yaml, http: { pay: 402 } } }");
+    let GivenChild::Real(real) = given.children.get(node("call"), "call").unwrap() else { panic!("real") };
+    assert_eq!(real.file, "billing.yaml");
+    assert!(real.given.http.get(0, "pay").is_some(), "its script names its own steps");
+}
+
+#[test]
+fn a_wrong_script_for_inner_steps_waits_and_children_is_refused() {
+    for (fields, problem) in [
+        (
+            "http: { 'each/charge[1]': 200 }",
+            "unknown_case_step cases[0].http[\"each/charge[1]\"]: `each/charge[1]` is not the key of a step (write `each[0]/charge`)",
+        ),
+        (
+            "http: { 'both/charge': 200 }",
+            "unknown_case_step cases[0].http[\"both/charge\"]: `both/charge` is not the key of a step (write `each[0]/charge`)",
+        ),
+        (
+            "tasks: { 'each[0]/inner/pick': { result: 1 } }",
+            "unknown_case_step cases[0].tasks[\"each[0]/inner/pick\"]: `each[0]/inner/pick` is not the key of a step (write `each[0]/inner[0]/pick`)",
+        ),
+        (
+            "http: { 'each[0]/chrage': 200 }",
+            "unknown_case_step cases[0].http[\"each[0]/chrage\"]: `each[0]/chrage` is not a step of this workflow (did you mean `charge`?)",
+        ),
+        (
+            "signals: { order.payed: {} }",
+            "unknown_case_signal cases[0].signals[\"order.payed\"]: no step of this workflow waits for the signal `order.payed` (did you mean `order.paid`?)",
+        ),
+        (
+            "signals: { paid: {} }",
+            "unknown_case_signal cases[0].signals.paid: no step of this workflow waits for the signal `paid` (write the name of the signal, not of the step)",
+        ),
+        (
+            "approvals: { hold: approve }",
+            "case_step_kind cases[0].approvals.hold: `hold` is of kind `pause` and asks for no approval (only approval steps do)",
+        ),
+        (
+            "approvals: { review: aprove }",
+            "invalid_value cases[0].approvals.review: `a decision` is `aprove`, allowed is `approve` or `reject` (did you mean `approve`?)",
+        ),
+        (
+            "approvals: { review: { actor: ann } }",
+            "missing_field cases[0].approvals.review: a decision needs a field `decision`",
+        ),
+        (
+            "pauses: { review: 1h }",
+            "case_step_kind cases[0].pauses.review: `review` is of kind `approval` and does not pause (only pause steps do)",
+        ),
+        (
+            "callbacks: { hook: { at: 1h } }",
+            "invalid_value cases[0].callbacks.hook.at: a callback for a step inside of a group or loop cannot be early (write `after`: its URL exists from when the step begins to wait)",
+        ),
+        (
+            "children: { hold: { output: 1 } }",
+            "case_step_kind cases[0].children.hold: `hold` is of kind `pause` and starts no run (only subworkflow steps do)",
+        ),
+        (
+            "children: { biling: { output: 1 } }",
+            "unknown_case_step cases[0].children.biling: `biling` is neither a subworkflow step nor a workflow that one starts (did you mean `billing`?)",
+        ),
+        (
+            "children: { call: { status: failed, output: 1 } }",
+            "invalid_value cases[0].children.call.output: a run that ends as `failed` has no `output`",
+        ),
+        (
+            "children: { call: { status: timeout } }",
+            "missing_field cases[0].children.call: a child that times out needs `took` (it is the `max_duration` of the workflow)",
+        ),
+        (
+            "children: { call: done }",
+            "wrong_type cases[0].children.call: how a child ends must be an object, found a text (write `{ output: … }`, `{ status: failed, error: … }` or `{ file: child.yaml }`)",
+        ),
+        (
+            "children: { call: { file: billing.yaml, http: { charge: 200 } } }",
+            "unknown_case_step cases[0].children.call.http.charge: `charge` is not a step of this workflow",
+        ),
+    ] {
+        assert_eq!(
+            nested(&format!("expect: {{ status: failed }}, {fields}")).err().unwrap_or_default(),
+            problem,
+            "{fields}"
+        );
+    }
+    for (expect, problem) in [
+        (
+            "steps: { charge: success }",
+            "unknown_case_step cases[0].expect.steps.charge: `charge` is opened in each iteration of a loop (say which one: `each[0]/charge`)",
+        ),
+        (
+            "path: [charge]",
+            "unknown_case_step cases[0].expect.path[0]: `charge` is opened in each iteration of a loop (say which one: `each[0]/charge`)",
+        ),
+        (
+            "refused: nonsense",
+            "invalid_value cases[0].expect.refused: `refused` is `nonsense`, allowed is `invalid_input` or `concurrency_key_unresolved`",
+        ),
+        (
+            "refused: invalid_input, status: failed",
+            "exclusive_fields cases[0].expect.refused: a run that is refused does nothing else to expect",
+        ),
+    ] {
+        assert_eq!(nested(&format!("expect: {{ {expect} }}")).err().unwrap_or_default(), problem, "{expect}");
+    }
+    let tree = read(b"children: { a: { file: x.yaml, children: { b: { file: y.yaml } } } }\ncases: [{ children: { a: { file: z.yaml } } }]", Syntax::Yaml).unwrap();
+    let files: Vec<String> = files_of(&tree).into_iter().map(|(file, _)| file).collect();
+    assert_eq!(files, ["x.yaml", "y.yaml", "z.yaml"]);
 }

@@ -258,5 +258,5 @@ fn waits_end_with_their_run() {
     assert_eq!(story.statuses(), "a=cancelled b=cancelled c=cancelled run=cancelled");
     assert_eq!(story.give(decide(Some(1), Decision::Approved, "ada")), Answer::Gone);
     let resume = Input::Continue { step: Some(2), actor: "ada".into() };
-    assert_eq!(story.give(resume), Answer::Ended(RunStatus::Cancelled), "nobody has resumed it");
+    assert_eq!(story.give(resume), Answer::Ended(RunStatus::Cancelled), "it was not resumed before");
 }
