@@ -8,11 +8,12 @@ use crate::explain::{ExplainFacts, Explanation, explain};
 use crate::mailbox::{Command, LoadFailure, QueueQuery, Reply, Resumed, StoredBytes};
 use crate::task_queue::ClaimStatus;
 use crate::version::Version;
+use bytes::Bytes;
 use kernel::event::StepPlace;
 use kernel::run::{Lease, ReadyTask};
 use kernel::{Event, OrgId, Payload, Payloads, Plan, Record, Run, RunId, Timestamp};
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use store::{Loaded, NotificationRow, QueueKey, RunRow, UnreadableRow};
 
@@ -215,10 +216,48 @@ impl Runs {
 
     /// Every event of a run.
     pub async fn history(&self, org: OrgId, run: RunId) -> Result<Option<Vec<StoredEvent>>, Error> {
+        self.events_where(org, run, |_| true).await
+    }
+
+    /// The events of some steps. The others are not kept in memory: a run can have hundreds of thousands.
+    pub async fn history_of(&self, org: OrgId, run: RunId, steps: &[u32]) -> Result<Option<Vec<StoredEvent>>, Error> {
+        let steps: BTreeSet<u32> = steps.iter().copied().collect();
+        self.events_where(org, run, |event| event.step().is_some_and(|step| steps.contains(&step))).await
+    }
+
+    async fn events_where(
+        &self,
+        org: OrgId,
+        run: RunId,
+        is_wanted: impl Fn(&Event) -> bool,
+    ) -> Result<Option<Vec<StoredEvent>>, Error> {
         let Some(records) = self.core.store.history(org, run, 0, usize::MAX).await? else { return Ok(None) };
         let mut events = Vec::new();
         for bytes in records {
-            events.extend(events_of(&bytes)?);
+            events.extend(events_of(&bytes)?.filter(|stored| is_wanted(&stored.event)));
+        }
+        Ok(Some(events))
+    }
+
+    /// At most `limit` events after the one with the number `after`.
+    pub async fn events_after(
+        &self,
+        org: OrgId,
+        run: RunId,
+        after: u64,
+        limit: usize,
+    ) -> Result<Option<Vec<StoredEvent>>, Error> {
+        let Some(records) = self.core.store.history(org, run, 0, usize::MAX).await? else { return Ok(None) };
+        let begins_after = |bytes: &Bytes| Record::open(bytes).is_ok_and(|record| record.first > after);
+        // A record that cannot be read counts as one before, so that reading it says why.
+        let first = records.partition_point(|bytes| !begins_after(bytes)).saturating_sub(1);
+        let mut events = Vec::new();
+        for bytes in &records[first..] {
+            let missing = limit - events.len();
+            if missing == 0 {
+                break;
+            }
+            events.extend(events_of(bytes)?.filter(|stored| stored.seq > after).take(missing));
         }
         Ok(Some(events))
     }

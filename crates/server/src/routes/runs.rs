@@ -218,8 +218,8 @@ pub async fn steps(app: State, query: Query, Path(run): Path<String>) -> Answer 
     let after = query.number("cursor", "the number of a step")?.unwrap_or(0) as usize;
     let mut reading = read(&app, &run).await?;
     let Some(key) = query.get("under") else {
-        let history = app.engine.runs.history(app.org(), reading.row.id).await?.unwrap_or_default();
         let steps: Vec<u32> = (0..reading.version.plan.root().len() as u32).collect();
+        let history = app.engine.runs.history_of(app.org(), reading.row.id, &steps).await?.unwrap_or_default();
         return Ok(page(views::steps(&reading, &steps, &history), None));
     };
     if !reading.has_steps_under(key) {
@@ -244,7 +244,7 @@ pub async fn steps(app: State, query: Query, Path(run): Path<String>) -> Answer 
     }
     let all: Vec<u32> = reading.run.children(under).collect();
     let wanted: Vec<u32> = all.iter().skip(after).take(limit).copied().collect();
-    let history = app.engine.runs.history(app.org(), reading.row.id).await?.unwrap_or_default();
+    let history = app.engine.runs.history_of(app.org(), reading.row.id, &wanted).await?.unwrap_or_default();
     Ok(page(views::steps(&reading, &wanted, &history), next(wanted.len(), all.len())))
 }
 
@@ -254,10 +254,10 @@ pub async fn events(app: State, query: Query, Path(run): Path<String>) -> Answer
     let id = run_id(&run)?;
     let missing = || Refusal::not_found("run", &run);
     let plan = app.engine.runs.read(app.org(), id).await?.ok_or_else(missing)?.version.plan.clone();
-    let history = app.engine.runs.history(app.org(), id).await?.ok_or_else(missing)?;
-    let mut rest = history.into_iter().filter(|stored| stored.seq > after);
-    let events: Vec<_> = rest.by_ref().take(limit).collect();
-    let next = rest.next().and(events.last()).map(|stored| stored.seq.to_string());
+    let mut events = app.engine.runs.events_after(app.org(), id, after, limit + 1).await?.ok_or_else(missing)?;
+    let has_more = events.len() > limit;
+    events.truncate(limit);
+    let next = events.last().filter(|_| has_more).map(|stored| stored.seq.to_string());
     Ok(page(events.iter().map(|stored| views::event(&plan, stored)).collect(), next))
 }
 
