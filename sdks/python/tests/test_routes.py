@@ -9,7 +9,7 @@ import unittest
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from onward import Client, OnwardError, Run, Worker
+from onward import Client, OnwardError, Run, TaskFailed, Worker
 from onward.testing import Server
 
 from .blocking import Blocking
@@ -106,6 +106,59 @@ class Cases:
             self.assertEqual(self.client.runs.get(held).status, "pending")
             self.client.workflows.resume("gate")
             self.client.runs.cancel(held)
+
+        def test_signals_approvals_pauses_and_the_output_of_a_run(self) -> None:
+            self.client.workflows.create(
+                {
+                    "name": "order",
+                    "output": {"amount": "{{tasks.paid.body.amount}}", "by": "{{tasks.review.body.actor}}"},
+                    "tasks": {
+                        "review": {"approval": {"prompt": "Ship {{trigger.body.id}}?", "approvers": ["ann", "bob"]}},
+                        "paid": {"needs": ["review"], "wait_for_signal": {"name": "order.paid"}},
+                        "hold": {"needs": ["paid"], "pause": {}},
+                    },
+                }
+            )
+            run = self.client.trigger("order", {"id": 7})
+            early = self.client.runs.signal(run, "order.paid", {"amount": 42}, idempotency_key="paid-7")
+            self.assertEqual((early.id, early.status, early.deduplicated), (run.id, "waiting", False))
+            self.assertTrue(self.client.runs.signal(run, "order.paid", {"amount": 42}, idempotency_key="paid-7").deduplicated)
+            (approval,) = self.client.runs.approvals()
+            self.assertEqual((approval.run_id, approval.step, approval.prompt), (run.id, "review", "Ship 7?"))
+            self.assertEqual(approval.approvers, ["ann", "bob"])
+            with self.assertRaises(OnwardError) as caught:
+                self.client.runs.approve(approval, actor="eve")
+            self.assertEqual((caught.exception.status, caught.exception.code), (403, "not_an_approver"))
+            decided = self.client.runs.approve(approval, actor="ann", comment="fine")
+            self.assertEqual((decided.run_id, decided.step, decided.decision, decided.repeated), (run.id, "review", "approved", False))
+            self.assertTrue(self.client.runs.approve(run, actor="ann", step="review").repeated)
+            self.assertEqual(list(self.client.runs.approvals()), [])
+            with self.assertRaises(OnwardError) as caught:
+                self.client.runs.reject(run, actor="bob", step="review")
+            self.assertEqual((caught.exception.status, caught.exception.code), (409, "already_decided"))
+            for _ in range(100):
+                if any(step["status"] == "waiting" for name, step in self.client.get(run).steps.items() if name == "hold"):
+                    break
+                time.sleep(0.05)
+            self.assertIn(self.client.runs.resume(run, step="hold", actor="ann").status, ("running", "completed"))
+            self.assertEqual(self.client.result(run, "10s"), {"amount": 42, "by": "ann"})
+            with self.assertRaises(OnwardError) as caught:
+                self.client.runs.signal(run, "order.paid")
+            self.assertEqual((caught.exception.status, caught.exception.code), (409, "run_ended"))
+            denied = self.client.trigger("order", {"id": 8})
+            self.assertEqual(self.client.runs.reject(denied, actor="bob").decision, "denied")
+            with self.assertRaises(TaskFailed) as failed:
+                self.client.result(denied, "10s")
+            self.assertEqual(failed.exception.ended.status, "cancelled")
+
+        def test_a_body_that_does_not_fit_raises_with_every_problem(self) -> None:
+            schema = {"type": "object", "required": ["id"], "properties": {"n": {"type": "integer"}}}
+            self.client.workflows.create({"name": "strict", "input": schema, "tasks": {"a": {"noop": {}}}})
+            with self.assertRaises(OnwardError) as caught:
+                self.client.trigger("strict", {"n": "1"})
+            self.assertEqual((caught.exception.status, caught.exception.code), (422, "invalid_input"))
+            self.assertEqual(sorted(problem["at"]["path"] for problem in caught.exception.problems), ["", "/n"])
+            self.assertEqual(list(self.client.runs.list(workflow="strict")), [])
 
         def test_triggers(self) -> None:
             self.client.workflows.create(SHOP)

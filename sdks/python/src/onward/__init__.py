@@ -22,16 +22,18 @@ from .client import Client
 from .errors import OnwardError, OnwardUnavailable, TaskFailed, WaitTimeout
 from .functions import TaskFunction
 from .logs import LogHandler
-from .models import BulkResult, Event, Run, Task, Trigger, Validation, Workflow
+from .models import Approval, BulkResult, Decision, Event, Run, Task, Trigger, Validation, Workflow
 from .outcomes import Cancelled, Fail, Retry, Snooze
 from .worker import Context, Worker
 
 __all__ = [
+    "Approval",
     "AsyncClient",
     "BulkResult",
     "Cancelled",
     "Client",
     "Context",
+    "Decision",
     "Event",
     "Fail",
     "LogHandler",

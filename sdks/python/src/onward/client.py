@@ -96,6 +96,10 @@ class Runs(_Performer):
     replay = performs(calls.runs.replay)
     pause = performs(calls.runs.pause)
     resume = performs(calls.runs.resume)
+    signal = performs(calls.runs.signal)
+    approve = performs(calls.runs.approve)
+    reject = performs(calls.runs.reject)
+    approvals = iterates(calls.runs.approvals)
     delete = performs(calls.runs.delete)
 
 

@@ -111,6 +111,52 @@ class Run:
 
 
 @dataclass(frozen=True)
+class Approval:
+    """A step that waits for a decision, and what approvers are shown. `shown_hash` stands for exactly that."""
+
+    run_id: str
+    workflow: str
+    step: str
+    prompt: str
+    items: Any = None
+    approvers: List[str] = field(default_factory=list)
+    deadline: Optional[str] = None
+    shown_hash: Optional[str] = None
+    raw: Dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, data: Dict[str, Any]) -> "Approval":
+        return cls(
+            run_id=data["run_id"],
+            workflow=data["workflow"],
+            step=data["step"],
+            prompt=data["prompt"],
+            items=data.get("items"),
+            approvers=data.get("approvers") or [],
+            deadline=data.get("deadline"),
+            shown_hash=data.get("shown_hash"),
+            raw=data,
+        )
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What was decided about an approval: `approved` or `denied`. `status` is that of the run afterwards; `repeated` says that
+    the same was decided before."""
+
+    run_id: str
+    step: str
+    decision: str
+    status: str
+    repeated: bool = False
+    raw: Dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, data: Dict[str, Any]) -> "Decision":
+        return cls(data["id"], data["step"], data["decision"], data["status"], bool(data.get("repeated")), data)
+
+
+@dataclass(frozen=True)
 class Event:
     """One line of the history; `seq` counts 1..n without gaps."""
 

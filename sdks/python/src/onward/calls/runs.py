@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional, Union
+from urllib.parse import quote
 
-from ..models import Run
+from ..models import Approval, Decision, Run
 from ..protocol import Steps, send
 from .parts import Labels, Listing, Time, given, label_pairs, new_key, pairs, part, started
 
@@ -50,10 +51,57 @@ def pause(run: Union[str, Run], note: Optional[str] = None) -> Steps[Run]:
     return (yield from get(run))
 
 
-def resume(run: Union[str, Run]) -> Steps[Run]:
-    """A paused run continues."""
-    yield from send("POST", f"/runs/{part(run)}/resume", {})
+def resume(run: Union[str, Run], *, step: Optional[str] = None, actor: Optional[str] = None) -> Steps[Run]:
+    """A paused run continues, or a `pause` step of it; `step` is needed only if several wait."""
+    yield from send("POST", f"/runs/{part(run)}/resume", given(step=step, actor=actor))
     return (yield from get(run))
+
+
+def signal(run: Union[str, Run], name: str, payload: Any = None, *, idempotency_key: Optional[str] = None) -> Steps[Run]:
+    """Sends a signal to a run. One that arrives before a step waits for it is kept. Returns the run with its new status; raises
+    `OnwardError` (409) if the run has ended."""
+    path = f"/runs/{part(run)}/signals/{quote(name, safe='')}"
+    return Run.of((yield from send("POST", path, payload, key=idempotency_key or new_key())).data)
+
+
+def approve(
+    run: Union[str, Run, Approval],
+    *,
+    actor: str,
+    comment: Optional[str] = None,
+    step: Optional[str] = None,
+    shown_hash: Optional[str] = None,
+) -> Steps[Decision]:
+    """Approves a step that waits for an approval. With an `Approval`, exactly what it shows. The same decision again changes
+    nothing; raises `OnwardError` if the step was decided otherwise (409) or the actor may not decide (403)."""
+    return (yield from _decide("approve", run, actor, comment, step, shown_hash))
+
+
+def reject(
+    run: Union[str, Run, Approval],
+    *,
+    actor: str,
+    comment: Optional[str] = None,
+    step: Optional[str] = None,
+    shown_hash: Optional[str] = None,
+) -> Steps[Decision]:
+    """Rejects a step that waits for an approval, as `approve` approves it."""
+    return (yield from _decide("reject", run, actor, comment, step, shown_hash))
+
+
+def _decide(
+    verb: str, run: Union[str, Run, Approval], actor: str, comment: Optional[str], step: Optional[str], shown_hash: Optional[str]
+) -> Steps[Decision]:
+    if isinstance(run, Approval):
+        step, shown_hash = step or run.step, shown_hash or run.shown_hash
+        run = run.run_id
+    body = given(actor=actor, comment=comment, step=step, shown_hash=shown_hash)
+    return Decision.of((yield from send("POST", f"/runs/{part(run)}/{verb}", body)).data)
+
+
+def approvals() -> Listing[Approval]:
+    """Approvals that wait for a decision, oldest run first, fetched page by page."""
+    return Listing("/approvals", Approval.of, ())
 
 
 def delete(run: Union[str, Run]) -> Steps[None]:
