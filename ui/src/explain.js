@@ -3,7 +3,7 @@
 import { call } from "./api.js";
 import { html, useState } from "./html.js";
 import { Json, pretty } from "./json.js";
-import { Action, JsonBox, Prose } from "./parts.js";
+import { Action, Dialog, JsonBox, Problem, Prose } from "./parts.js";
 import { go, link } from "./route.js";
 import { tone, words } from "./status.js";
 
@@ -23,6 +23,7 @@ export function Explain({ run, explanation, onDone }) {
       <div class="buttons">
         ${actions.map((action) => action.action === "call_webhook"
           ? html`<${Callback} key=${action.path} action=${action} act=${act} />`
+          : DECISIONS.has(action.action) ? html`<${Decide} key=${action.action} action=${action} act=${act} />`
           : html`
             <${Action} key=${action.action} kind=${isHarsh(action) ? "danger" : ""} act=${() => act(action)}
               confirm=${isHarsh(action) ? `${title(action)} this run?` : undefined}>${title(action)}<//>`)}
@@ -42,6 +43,43 @@ function Callback({ action, act }) {
     ${is_open && html`<${JsonBox} title=${title(action)} label="Payload of the callback, as JSON" text=${pretty(action.body ?? {})} verb="Send"
       send=${(body) => act(action, body ?? "null")} onClose=${() => setOpen(false)} />`}`;
 }
+
+const DECISIONS = new Set(["approve", "reject"]);
+
+/** Approves or rejects; the server records who did. */
+function Decide({ action, act }) {
+  const [is_open, setOpen] = useState(false);
+  const [decision, change] = useState({ actor: localStorage.getItem(ACTOR) ?? "", comment: "" });
+  const [error, setError] = useState(null);
+  const submit = async (event) => {
+    event.preventDefault();
+    localStorage.setItem(ACTOR, decision.actor);
+    try {
+      await act(action, JSON.stringify({ ...action.body, ...decision }));
+      setOpen(false);
+    } catch (problem) {
+      setError(problem);
+    }
+  };
+  const field = (name) => ({ value: decision[name], onInput: (event) => change({ ...decision, [name]: event.target.value }) });
+  return html`
+    <button type="button" class=${isHarsh(action) ? "danger" : ""} onClick=${() => setOpen(true)}>${title(action)}</button>
+    ${is_open && html`
+      <${Dialog} title=${`${title(action)} ${action.body?.step ?? "this step"}?`} onClose=${() => setOpen(false)}>
+        <form onSubmit=${submit}>
+          <label>Your name <input required autofocus maxlength="1024" ...${field("actor")} /></label>
+          <label>Comment <input maxlength="1024" ...${field("comment")} /></label>
+          <${Problem} error=${error} />
+          <div class="buttons">
+            <button type="button" onClick=${() => setOpen(false)}>Close</button>
+            <button type="submit" class=${isHarsh(action) ? "danger" : "primary"}>${title(action)}</button>
+          </div>
+        </form>
+      <//>`}`;
+}
+
+/** Under this name the browser remembers who decided last. */
+const ACTOR = "onward.actor";
 
 /** The path of an action on this server, or null: "wait" is advice, and the dashboard does not call other hosts. */
 function ownPath({ method, path }) {

@@ -13,10 +13,17 @@ const SLIM = 132;
 const HEIGHT = 44;
 const NARROW = matchMedia("(max-width: 720px)");
 
-/** The plan of the workflow or run at `path`; each pair of steps has one edge, however often one needs the other. */
+/**
+ * The plan of the workflow or run at `path`: the steps that are in no other step, each with how many are inside of it. Each
+ * pair of steps has one edge, however often one needs the other.
+ */
 export async function readPlan(path) {
   const { nodes, edges } = (await get(`${path}/graph`)).data;
-  return { nodes, edges: [...new Map(edges.map((edge) => [`${edge.from}\0${edge.to}`, edge])).values()] };
+  const inside = (step) => nodes.filter((node) => node.parent === step).length;
+  return {
+    nodes: nodes.filter((node) => !node.parent).map((node) => ({ ...node, inside: inside(node.step) })),
+    edges: [...new Map(edges.map((edge) => [`${edge.from}\0${edge.to}`, edge])).values()],
+  };
 }
 
 export function Graph({ nodes, edges, steps, chosen, link }) {
@@ -81,6 +88,8 @@ function Box({ node, step, x, y, width, is_chosen, href }) {
 function notes(node, step) {
   const notes = [kindLabel(node.kind)];
   if (node.if) notes.push("if");
+  if (step?.counts) notes.push(Object.entries(step.counts).map(([status, count]) => `${count} ${words(status)}`).join(", "));
+  else if (node.inside) notes.push(`${node.inside} ${node.inside === 1 ? "step" : "steps"} inside`);
   if (step && tone(step.status) !== "good") notes.push(words(step.status));
   if (step?.started_at && step.finished_at) notes.push(span(Date.parse(step.finished_at) - Date.parse(step.started_at)));
   if (step?.attempt > 1) notes.push(`attempt ${step.attempt}`);

@@ -63,7 +63,7 @@ async function catchUp(path, mine) {
 function Page({ run, graph, events, explanation, error, chosen, refresh }) {
   const steps = useMemo(() => new Map(Object.entries(run.tasks)), [run]);
   const bars = useMemo(() => segments(events, now.peek()), [events]);
-  const node = graph.nodes.find((node) => node.step === chosen);
+  const node = graph.nodes.find((node) => node.step === outermost(chosen ?? ""));
   const here = (step) => link(["runs", run.id], { step });
   const cancel = async () => {
     await post(`/runs/${run.id}/cancel`);
@@ -86,10 +86,11 @@ function Page({ run, graph, events, explanation, error, chosen, refresh }) {
       <${Fact} name="Duration"><${Lasting} from=${run.started_at} to=${run.finished_at} /><//>
       ${run.finished_at ? html`<${Fact} name="Finished"><${When} at=${run.finished_at} /><//>`
         : html`<${Fact} name="Expires"><${When} at=${run.expires_at} /><//>`}
-      <${Fact} name="Started by">${words(run.trigger.type)}<//>
+      ${run.parent ? html`<${Fact} name="Started by"><a href=${link(["runs", run.parent.run_id], { step: run.parent.step })}>${run.parent.step}</a> of ${run.parent.workflow}<//>`
+        : html`<${Fact} name="Started by">${words(run.trigger.type)}<//>`}
       <${Fact} name="Version">${run.version}<//>
       ${run.failed_steps.length > 0 && html`<${Fact} name="Failed steps">${run.failed_steps.map((step, i) =>
-        html`${i ? ", " : ""}<a class="bad-text" href=${here(step)}>${step}</a>`)}<//>`}
+        html`${i ? ", " : ""}<a class="bad-text" href=${here(outermost(step))}>${step}</a>`)}<//>`}
       ${run.cancelled_by && html`<${Fact} name="Cancelled by">${run.cancelled_by}<//>`}
       ${Object.entries(run.labels).map(([key, value]) => html`<${Fact} name=${key}>${value}<//>`)}
     </dl>
@@ -104,11 +105,14 @@ function Page({ run, graph, events, explanation, error, chosen, refresh }) {
         <//>
       </div>
       <aside class=${`panel ${node ? "of-step" : ""}`} aria-label=${node ? `Step ${node.step}` : "Input"}>
-        ${node ? html`<${StepPanel} key=${node.step} node=${node} step=${steps.get(node.step)} bars=${bars.get(node.step) ?? []} close=${here()} />`
+        ${node ? html`<${StepPanel} key=${node.step} run=${run} node=${node} step=${steps.get(node.step)} bars=${bars.get(node.step) ?? []} close=${here()} />`
           : html`<${About} run=${run} />`}
       </aside>
     </div>`;
 }
+
+/** The step of the plan that an inner step is in: `orders` of `orders[3]/charge`. */
+const outermost = (step) => step.split(/[[/]/)[0];
 
 const About = ({ run }) => html`
   <header><h2>Input</h2></header>

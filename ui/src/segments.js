@@ -7,7 +7,7 @@
 const ENDS = new Set(["step.succeeded", "step.received", "step.failed", "step.timeout", "step.skipped", "step.cancelled"]);
 const OPENS = new Map([
   ["step.scheduled", "queued"], ["step.leased", "running"], ["step.started", "running"],
-  ["step.retrying", "backoff"], ["timer.set", "sleeping"], ["wait.opened", "waiting"],
+  ["step.retrying", "backoff"], ["timer.set", "sleeping"], ["wait.opened", "waiting"], ["approval.requested", "waiting"], ["child.started", "waiting"],
 ]);
 const OUTCOMES = new Map([["step.failed", "bad"], ["step.retrying", "bad"], ["step.timeout", "bad"], ["step.cancelled", "off"]]);
 

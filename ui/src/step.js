@@ -1,13 +1,15 @@
 // One step of a run, beside the graph: its kind, attempts, response, and why it was skipped.
 
 import { html } from "./html.js";
+import { Inside } from "./inside.js";
 import { Json, pretty } from "./json.js";
 import { KindIcon, kindLabel } from "./kind.js";
 import { Fact, Problem } from "./parts.js";
+import { link } from "./route.js";
 import { Status, words } from "./status.js";
 import { Lasting, When, span } from "./time.js";
 
-export function StepPanel({ node, step, bars, close }) {
+export function StepPanel({ run, node, step, bars, close }) {
   return html`
     <header><h2>${node.step}</h2><a class="close" href=${close} aria-label="Close the step">✕</a></header>
     <p class="line"><${Status} status=${step.status} /> <span class="tag"><${KindIcon} kind=${node.kind} />${kindLabel(node.kind)}</span>
@@ -21,10 +23,13 @@ export function StepPanel({ node, step, bars, close }) {
       ${step.wake_at && html`<${Fact} name="Wakes"><${When} at=${step.wake_at} /><//>`}
       ${step.deadline && html`<${Fact} name="Deadline"><${When} at=${step.deadline} /><//>`}
       ${step.next_attempt_at && html`<${Fact} name="Next attempt"><${When} at=${step.next_attempt_at} /><//>`}
+      ${step.child && html`<${Fact} name="Child"><a href=${link(["runs", step.child.run_id])}>${step.child.workflow}</a><//>`}
       ${node.needs.length > 0 && html`<${Fact} name="Needs">${node.needs.join(", ")}<//>`}
     </dl>
     ${node.if && !step.skipped_because?.condition && html`<h3>If</h3><pre class="short">${node.if}</pre>`}
     ${bars.filter((bar) => bar.kind === "running").length > 1 && html`<${Attempts} bars=${bars} />`}
+    ${step.approval && html`<${Approval} approval=${step.approval} />`}
+    ${node.inside > 0 && step.counts && html`<h3>Inside</h3><${Inside} run=${run} under=${node.step} />`}
     ${step.body !== undefined && html`<h3>Body${step.is_truncated ? " (truncated)" : ""}</h3><${Json} value=${step.body} label="Body" />`}
     ${step.headers && Object.keys(step.headers).length > 0 && html`
       <details><summary>Response headers</summary><${Json} value=${step.headers} label="Response headers" /></details>`}`;
@@ -50,3 +55,9 @@ const Attempts = ({ bars }) => html`
       <li class=${bar.outcome}><b>${bar.attempt}</b> <span class="number">${span(bar.to - bar.from)}</span>
         ${bar.error ? html`<span><code>${bar.error.code}</code> ${bar.error.message}</span>` : html`<span>${bar.is_open ? "running" : "succeeded"}</span>`}</li>`)}
   </ol>`;
+
+const Approval = ({ approval }) => html`
+  <h3>To be approved</h3>
+  <p>${approval.prompt}</p>
+  ${approval.items !== null && html`<${Json} value=${approval.items} label="Items" />`}
+  ${approval.approvers?.length > 0 && html`<p class="muted">by ${approval.approvers.join(", ")}</p>`}`;

@@ -255,6 +255,44 @@ test("the actions of an explanation work: a callback sent from the dashboard", a
   assert.match(await page.locator('.panel pre[aria-label="Body"]').innerText(), /"paid": true/);
 });
 
+test("a loop is one box in the plan, and its iterations are listed beside it", async () => {
+  const bad = { needs: ["note"], if: "index == 1", ...call("/fail/9", { retry: "never" }) };
+  await define("looping", { each: { loop: { items: [4, 5, 6], on_error: "continue", tasks: { note: { set: { n: "{{item}}" } }, bad } } } });
+  const run = await start("looping");
+  await go(`/runs/${run}?step=each`);
+  await see('.bar-top .status[data-status="completed"]');
+  assert.equal(await page.locator(".box").count(), 1, "inner steps have no box");
+  assert.match(await page.locator(".box small").innerText(), /1 failed, 2 success/);
+  await see('.inside-tree[data-under="each"] > li:nth-child(3)');
+  await page.locator('details[data-step="each[1]"] > summary').click();
+  await page.locator('details[data-step="each[1]/bad"][data-status="failed"] > summary').click();
+  await see('details[data-step="each[1]/bad"] .problem >> text=http_status');
+  await page.locator('.facts a.bad-text:has-text("each[1]/bad")').click();
+  await see('.panel h2:has-text("each")');
+});
+
+test("an approval is decided with a name, and parents and children link to each other", async () => {
+  await define("gate", { ask: { approval: { prompt: "Ship {{trigger.body.n}}?", items: { n: "{{trigger.body.n}}" }, approvers: ["ada"] } } });
+  await define("asking", { call: { subworkflow: { workflow: "gate", input: { n: 7 } } } });
+  const run = await start("asking");
+  await go(`/runs/${run}?step=call`);
+  await page.locator(".panel .fact a:has-text('gate')").click();
+  await see('.explain[data-reason="paused_for_approval"] >> text=Ship 7?');
+  await see(".fact >> text=call of asking");
+  await page.getByRole("button", { name: "Approve" }).click();
+  await page.getByLabel("Your name").fill("eve");
+  await page.locator("dialog").getByRole("button", { name: "Approve" }).click();
+  await see("dialog .problem >> text=not_an_approver");
+  forgive(/status of 403/);
+  await page.getByLabel("Your name").fill("ada");
+  await page.getByLabel("Comment").fill("as agreed");
+  await page.locator("dialog").getByRole("button", { name: "Approve" }).click();
+  await see('.bar-top .status[data-status="completed"]');
+  await page.locator(".fact a:has-text('call')").click();
+  await see('.bar-top .status[data-status="completed"] + h1:has-text("asking")');
+  assert.equal((await api("GET", `/runs/${run}`)).tasks.call.child.status, "completed");
+});
+
 test("the list of runs is live, filtered and paged", async () => {
   await define("quick", { only: { noop: {} } });
   await define("held", { only: call("/hold/list") });
@@ -402,6 +440,10 @@ test("every view is legible, fits and keeps to the content security policy: ligh
   await until(async () => (await api("GET", `/runs/${run}`)).status === "waiting", "it waits");
   const failed = await start("flaky");
   await until(async () => (await api("GET", `/runs/${failed}`)).status === "failed", "it failed");
+  const looping = await start("looping");
+  await until(async () => (await api("GET", `/runs/${looping}`)).status === "completed", "it looped");
+  const asked = await start("gate", { n: 8 });
+  await until(async () => (await api("GET", `/runs/${asked}`)).status === "waiting", "it asks");
   for (const [name, width, height] of [["wide", 1280, 900], ["narrow", 390, 844]]) {
     for (const scheme of ["light", "dark"]) {
       const page = await open({ width, height }, scheme);
@@ -412,6 +454,8 @@ test("every view is legible, fits and keeps to the content security policy: ligh
         ["step", `/runs/${run}?step=stock`, ".attempts"],
         ["skipped", `/runs/${run}?step=refund`, ".skipped"],
         ["failed", `/runs/${failed}?step=lost`, ".panel .problem"],
+        ["loop", `/runs/${looping}?step=each`, ".inside-tree li"],
+        ["approval", `/runs/${asked}?step=ask`, ".explain", "Approve"],
         ["workflows", "/workflows", "tr[data-workflow]"],
         ["workflow", "/workflows/showcase", ".box"],
         ["dialog", "/workflows/showcase", ".box", "Trigger"],

@@ -39,6 +39,7 @@ const FILES: &[(&str, &[u8])] = files![
     "src/graph.js",
     "src/html.js",
     "src/input.js",
+    "src/inside.js",
     "src/json.js",
     "src/key.js",
     "src/kind.js",
