@@ -6,18 +6,18 @@ use kernel::advance::{TaskResult, Work};
 use kernel::plan::Level;
 use kernel::{Payload, Span};
 
-pub struct Noop;
+pub struct NoopExecutor;
 
-impl Executor for Noop {
+impl Executor for NoopExecutor {
     fn execute(&self, dispatch: Dispatch) -> Option<(Dispatch, TaskResult)> {
         Some((dispatch, TaskResult::Done { body: None, took: Span(0) }))
     }
 }
 
 /// Writes a line to the log of the process. The message is the body of the step.
-pub struct Log;
+pub struct LogExecutor;
 
-impl Executor for Log {
+impl Executor for LogExecutor {
     fn execute(&self, dispatch: Dispatch) -> Option<(Dispatch, TaskResult)> {
         let Work::Log { level, message } = &dispatch.work else { return None };
         let (run, step) = (dispatch.run, dispatch.key.as_str());

@@ -72,8 +72,8 @@ impl Executors {
     /// Which executor does which work.
     fn of(&self, work: &Work) -> &dyn Executor {
         match work {
-            Work::Noop => &instant::Noop,
-            Work::Log { .. } => &instant::Log,
+            Work::Noop => &instant::NoopExecutor,
+            Work::Log { .. } => &instant::LogExecutor,
             Work::Http(_) => &*self.http,
         }
     }
