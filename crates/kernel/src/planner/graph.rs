@@ -95,7 +95,10 @@ impl Planner for GraphPlanner {
             if run.iteration(step).is_some() {
                 continue;
             }
-            self.watch(plan, run, step);
+            // Of a failed iteration only the steps that failed are left, and not what they needed.
+            if !(is_settled && run.parent(step).is_some()) {
+                self.watch(plan, run, step);
+            }
             if !is_settled && !matches!(state.phase, Phase::Pending {}) {
                 self.note_working(plan, run, step);
             }
@@ -146,6 +149,7 @@ impl Planner for GraphPlanner {
             return;
         }
         self.frontier.remove(&step);
+        self.inner_left.remove(&step);
         self.stalled.remove(&step);
         self.open.remove(&step);
         self.changed.remove(&step);
@@ -268,6 +272,7 @@ impl GraphPlanner {
             let node = run.node(plan, dependent);
             let left = match self.root_left.get_mut(dependent as usize) {
                 Some(left) => left,
+                None if run.step(dependent).outcome().is_some() => continue,
                 None => self.inner_left.entry(dependent).or_default(),
             };
             match node.join {

@@ -532,6 +532,13 @@ impl Run {
         self.planner = Some(planner);
     }
 
+    /// The run with what its planner has noted and cannot decide set aside, as after an advance. For tests and checkers.
+    pub fn tidied(&self, plan: &Plan) -> Run {
+        let mut tidied = self.clone();
+        tidied.tell(|planner, run| planner.tidy(plan, run));
+        tidied
+    }
+
     /// Whether the index and the planner's view match the state. For tests and checkers.
     pub fn index_matches_state(&self, plan: &Plan) -> bool {
         let mut fresh = self.clone();
@@ -539,8 +546,7 @@ impl Run {
         if self.is_terminal() {
             fresh.tell(|planner, _| planner.ended());
         }
-        let mut own = self.clone();
-        own.tell(|planner, run| planner.tidy(plan, run));
+        let own = self.tidied(plan);
         fresh.index == own.index && format!("{:?}", fresh.planner) == format!("{:?}", own.planner)
     }
 }

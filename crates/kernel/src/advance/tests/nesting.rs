@@ -261,6 +261,16 @@ fn m10_m15_a_failed_iteration() {
     }
 }
 
+/// The index that is rebuilt from the state equals the one that followed the events, which `Story` checks.
+#[test]
+fn m4_what_a_failed_step_needed_leaves_the_state_without_it() {
+    let groups = &[("", "l@each=trigger.body.list; z"), ("l", "a; b: a")];
+    let list = json!({ "list": [1] });
+    let mut story = Story::changed(groups, list, |layout| on_error(layout, "l", OnError::Finish));
+    story.answers("l[0]/a=200 l[0]/b=404");
+    assert_eq!(story.statuses(), "l=failed z=running l[0]=failed l[0]/b=failed run=running");
+}
+
 #[test]
 fn m14_a_condition_is_evaluated_before_each_iteration() {
     let groups = &[("", "l@while=index < 3; z@set={{tasks.l.body}}: l"), ("l", "a@set={{index}}:{{last}}")];
