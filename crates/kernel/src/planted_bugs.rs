@@ -68,6 +68,8 @@ names! {
         DecisionAfterDeadline = 30 "decision_after_deadline",
         /// An idempotency key of one workflow is taken for all workflows.
         KeyIsGlobal = 31 "key_is_global",
+        /// The number of a new iteration is how many have ended, not how many were opened.
+        IterationReused = 32 "iteration_reused",
     }
 }
 

@@ -427,7 +427,10 @@ impl GraphPlanner {
         }
         let may_open = has_room && !is_held;
         if may_open && has_more(view, step, repeat, &mut seen)? {
-            let index = iterations.opened;
+            let index = match planted_bugs::is(Bug::IterationReused) {
+                true => iterations.settled.len() as u32,
+                false => iterations.opened,
+            };
             let nodes = plan.group(&repeat.body).len() as u32;
             if repeat.condition.is_some() && index >= repeat.max_iterations {
                 let message = format!("the condition still holds after {index} iterations");

@@ -15,13 +15,13 @@ use super::trace::Marks;
 use super::trigger::Trigger;
 use super::upstream;
 use super::violation::{CheckResult, Violation, ViolationKind, require};
-use super::workflow_generator::{ConcurrencyLimit, TestWorkflow};
+use super::workflow_generator::{ConcurrencyLimit, StepKind, TestWorkflow};
 use bytes::Bytes;
 use engine::Version;
 use engine::mailbox::Dispatch;
 use engine::task_queue::ClaimedTask;
 use kernel::event::{Event, Queue};
-use kernel::run::LoadError;
+use kernel::run::{LoadError, Phase};
 use kernel::{Context, Input, OrgId, Payload, Payloads, Record, Run, RunId, RunStatus, Timestamp, advance};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -133,6 +133,11 @@ impl Checker {
         self.runs.insert(run, tracked);
     }
 
+    /// Do several nodes share the store?
+    pub fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
     /// The run as it is stored, if it exists.
     pub fn stored(&self, run: RunId) -> Option<&Run> {
         self.runs.get(&run)?.run.as_ref()
@@ -195,6 +200,20 @@ impl Checker {
         Ok(())
     }
 
+    /// The kind of a step of a run.
+    pub fn kind(&self, run: RunId, step: u32) -> Option<StepKind> {
+        self.runs.get(&run)?.model.kind(step)
+    }
+
+    /// The steps of a run that wait for something from outside.
+    pub fn open_waits(&self, run: RunId) -> Vec<(u32, StepKind)> {
+        let Some(tracked) = self.runs.get(&run) else { return Vec::new() };
+        let Some(state) = &tracked.run else { return Vec::new() };
+        let waiting = state.steps().filter(|(_, step)| matches!(step.phase, Phase::Waiting { .. }));
+        let kinds = waiting.filter_map(|(step, _)| Some((step, tracked.model.kind(step)?)));
+        kinds.filter(|(_, kind)| kind.waits_for_client()).collect()
+    }
+
     /// The number of the last readable event, and the time of the last record.
     pub fn last_event(&self, run: RunId) -> (u64, Timestamp) {
         let tracked = self.runs.get(&run);
@@ -216,7 +235,7 @@ impl Checker {
                     format!("{id} lost its open status or its timer while it waits for an upgrade")
                 })?;
             }
-            for step in 0..tracked.definition.workflow.steps.len() as u32 {
+            for step in 0..tracked.model.opened() {
                 let effects = tracked.effects.get(&step).copied().unwrap_or_default();
                 let about = |failure: Violation| failure.about(id);
                 tracked.model.check_effects(step, effects).map_err(about)?;
@@ -430,7 +449,8 @@ impl TrackedRun {
     /// The effect of an event on a lease.
     fn lease_change(&self, event: &Event, number: u64, run: RunId) -> Option<LeaseChange> {
         let step = event.step()?;
-        let task_settings = self.definition.workflow.steps.get(step as usize)?.kind.task()?;
+        let kind = self.model.kind(step)?;
+        let task_settings = kind.task()?;
         match event {
             Event::Leased { key, .. } => Some(LeaseChange::Granted {
                 task: (run, step),
@@ -460,7 +480,7 @@ impl TrackedRun {
 
     /// I7, I15: the answer of an upstream counts only for the attempt that asked for it.
     fn check_fence(&mut self, event: &Event, stored: &MemoryRun) -> CheckResult {
-        if let Some(step) = event.step().filter(|s| self.definition.workflow.steps[*s as usize].kind.task().is_some()) {
+        if let Some(step) = event.step().filter(|s| self.model.kind(*s).is_some_and(|kind| kind.task().is_some())) {
             return self.check_lease(step, event, stored);
         }
         let (step, attempt, response) = match event {
@@ -538,6 +558,8 @@ impl TrackedRun {
         }
         let plan = &self.definition.version.plan;
         require(run.index_matches_state(plan), || "the index of the run differs from its state".into())?;
+        let tidied = (self.definition.workflow.groups.len() > 1).then(|| run.tidied(plan));
+        let run = tidied.as_ref().unwrap_or(run);
         let (row, status) = (&stored.row, run.status());
         require(row.status == status, || format!("the row has status {}, the records say {status}", row.status))?;
         require(row.finished_at == run.state.finished_at, || {

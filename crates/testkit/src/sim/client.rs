@@ -164,18 +164,15 @@ impl World {
         let Some(due) = state.next_due().filter(|due| due.since(self.engine_time(process)) < AIM_AHEAD_MAX) else {
             return;
         };
-        let is_open = |step: &u32| matches!(state.step(*step).phase, Phase::Waiting { .. });
-        let workflow = self.definitions[self.definition_of[&run]].workflow.clone();
-        let kind_of = |step: u32| workflow.steps[step as usize].kind;
-        let open_wait = workflow.waits().find(is_open);
+        let open_wait = self.checker.open_waits(run).into_iter().next();
         let at = self.true_time_of(process, due);
         let near = |random: &mut Random| Timestamp(at.0 + random.pick(&[-1_000, -1, 0, 0, 1, 1_000])).max(self.now);
         let (calls, cancels) = self.fault_random.pick(&[(true, false), (true, false), (false, true), (true, true)]);
         let mut requests = Vec::new();
-        if let Some(step) = open_wait.filter(|_| calls) {
+        if let Some((step, kind)) = open_wait.filter(|_| calls) {
             for _ in 0..self.fault_random.between(1, 2) {
                 let number = self.fault_random.below(3);
-                requests.push((near(&mut self.fault_random), answer_request(run, step, kind_of(step), number)));
+                requests.push((near(&mut self.fault_random), answer_request(run, step, kind, number)));
             }
         }
         if cancels {
@@ -390,10 +387,8 @@ impl World {
             self.send(PlannedRequest { request: ClientRequest::Resume { run }, body: Bytes::new() });
         }
         let mut open_waits = Vec::new();
-        for (run, definition, state) in self.checker.open() {
-            let is_open = |step: &u32| matches!(state.step(*step).phase, Phase::Waiting { .. });
-            let kind = |step: u32| definition.workflow.steps[step as usize].kind;
-            open_waits.extend(definition.workflow.waits().filter(is_open).map(|step| (run, step, kind(step))));
+        for (run, ..) in self.checker.open() {
+            open_waits.extend(self.checker.open_waits(run).into_iter().map(|(step, kind)| (run, step, kind)));
         }
         for (run, step, kind) in open_waits {
             // A signal without a key: one with a key may have arrived before.

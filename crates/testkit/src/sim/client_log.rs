@@ -350,13 +350,18 @@ impl ClientLog {
                     RequestState::Done(Answer::Applied | Answer::Repeated) => is_recorded,
                     RequestState::Done(Answer::Ended(status)) => run.is_some_and(|r| r.status() == *status),
                     RequestState::Done(Answer::Stale) => true,
+                    RequestState::Done(Answer::Unknown) => !stored.is_shared(),
                     RequestState::Refused => !is_recorded || self.may_have_reported(*id, *fence, *digest),
                     _ => false,
                 }
             }
             (ClientRequest::Callback { step, digest, .. }, state) => {
-                let kept = run.and_then(|r| r.step(*step).callback.as_ref()).map(|c| &c.digest);
+                let kept = run.and_then(|r| r.get(*step)?.callback.as_ref()).map(|c| &c.digest);
                 match state {
+                    // A settled iteration has left the state with its steps.
+                    _ if run.is_some_and(|run| run.get(*step).is_none()) => true,
+                    // On a store that is not shared, a replaced process may not know that the step was opened.
+                    RequestState::Done(Answer::Unknown) => !stored.is_shared(),
                     RequestState::Done(Answer::Applied | Answer::Repeated) => kept == Some(digest),
                     RequestState::Done(Answer::Conflict) => kept.is_some_and(|kept| kept != digest),
                     RequestState::Done(Answer::Gone) => kept != Some(digest),

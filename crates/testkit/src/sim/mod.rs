@@ -18,7 +18,7 @@
 //!
 //! Read in this order: [`world`] (virtual time and the event heap), [`process`] (what drives a mailbox),
 //! [`shared_store`] (several nodes), [`inbox`], [`fault_injection`] (crashes and pauses), [`clock`], [`faulty_store`], [`client`], [`workers`]; then what
-//! is checked: [`checker`], [`run_model`], [`oracle`], [`concurrency_model`], [`lease_model`],
+//! is checked: [`checker`], [`run_model`], [`group_model`], [`oracle`], [`concurrency_model`], [`lease_model`],
 //! [`notification_model`], [`client_log`]; then [`shrink`], which reduces a failing simulation.
 
 pub mod checker;
@@ -30,6 +30,7 @@ pub mod condition;
 pub mod fault_injection;
 pub mod fault_plan;
 pub mod faulty_store;
+pub mod group_model;
 pub mod inbox;
 pub mod lease_model;
 pub mod notification_model;

@@ -29,19 +29,21 @@ pub struct StepOutcome {
 
 struct KnownStates<'a> {
     states: &'a [StepState],
+    /// The number of the first step; the others follow.
+    first: usize,
     flag: bool,
 }
 
 impl Facts for KnownStates<'_> {
     fn step_status(&self, step: usize) -> &'static str {
-        match &self.states[step] {
+        match &self.states[step - self.first] {
             StepState::Settled(outcome) => outcome.status,
             StepState::Skipped(_) => "skipped",
             StepState::Blocked | StepState::Ready => "open",
         }
     }
     fn status_code(&self, step: usize) -> Option<u16> {
-        match &self.states[step] {
+        match &self.states[step - self.first] {
             StepState::Settled(outcome) => outcome.code,
             _ => None,
         }
@@ -51,11 +53,13 @@ impl Facts for KnownStates<'_> {
     }
 }
 
-/// The state of every step, given the outcomes of the steps that have finished.
-pub fn evaluate(workflow: &TestWorkflow, flag: bool, outcomes: &[Option<StepOutcome>]) -> Vec<StepState> {
+/// The state of every step of a group, given the outcomes of the steps that have finished, in the order of the group.
+pub fn evaluate(workflow: &TestWorkflow, group: usize, flag: bool, outcomes: &[Option<StepOutcome>]) -> Vec<StepState> {
+    let members = &workflow.groups[group];
+    let first = members.first().copied().unwrap_or_default();
     let mut states: Vec<StepState> = Vec::new();
-    for (step, outcome) in workflow.steps.iter().zip(outcomes) {
-        let known = KnownStates { states: &states, flag };
+    for (step, outcome) in members.iter().map(|member| &workflow.steps[*member]).zip(outcomes) {
+        let known = KnownStates { states: &states, first, flag };
         let is_unsuccessful = |n: &&usize| known.step_status(**n) != "success";
         let unsuccessful: Vec<usize> = step.needs.iter().filter(is_unsuccessful).copied().collect();
         let state = match &step.guard {
@@ -88,22 +92,30 @@ fn ran(step: &GeneratedStep, outcome: Option<StepOutcome>) -> StepState {
 /// condition or starts at the first of its needs, directly or (unless the plan has one of the earlier rules) through skipped steps. An unhandled failure counts if it
 /// blocks a step, directly or through a chain of skipped steps. If no step succeeded, every failure counts that its step
 /// does not allow. Where the rule is about unhandled failures, each of them counts.
-pub fn culprits(workflow: &TestWorkflow, states: &[StepState]) -> Vec<usize> {
+///
+/// The same holds for a group inside of the run, with the rule of unhandled failures. While steps of it are open, they may
+/// still handle a failure.
+pub fn culprits(workflow: &TestWorkflow, group: usize, states: &[StepState]) -> Vec<usize> {
+    let members = &workflow.groups[group];
+    let first = members.first().copied().unwrap_or_default();
+    let step = |i: usize| &workflow.steps[members[i]];
+    let verdict = if group == 0 { workflow.verdict } else { Verdict::Unhandled };
     let all = 0..states.len();
-    let has_run = |i: usize| matches!(states[i], StepState::Settled(_));
+    let has_run = |i: usize| matches!(&states[i], StepState::Settled(outcome) if outcome.status != "cancelled");
     let succeeded = |i: usize| matches!(&states[i], StepState::Settled(outcome) if outcome.status == "success");
     let failures: Vec<usize> = all.clone().filter(|i| has_run(*i) && !succeeded(*i)).collect();
-    let is_allowed = |f: usize| workflow.steps[f].allow_failure;
-    let is_direct = matches!(workflow.verdict, Verdict::DirectBlocked | Verdict::DirectUnhandled);
+    let is_allowed = |f: usize| step(f).allow_failure;
+    let is_direct = matches!(verdict, Verdict::DirectBlocked | Verdict::DirectUnhandled);
     let is_handled = |f: usize| {
         // Steps need only earlier steps, so one pass reaches everything that depends on the failed one.
         let mut reached = vec![f];
         let mut is_found = is_allowed(f);
         for d in all.clone().filter(|d| *d > f) {
-            if workflow.steps[d].needs.iter().any(|n| reached.contains(n)) {
-                let handles_failures = workflow.steps[d].guard.is_some() || workflow.steps[d].is_first_join;
-                is_found |= handles_failures && has_run(d);
-                if !is_direct && matches!(states[d], StepState::Skipped(_)) {
+            if step(d).needs.iter().any(|n| reached.contains(&(n - first))) {
+                let handles_failures = step(d).guard.is_some() || step(d).is_first_join;
+                let is_open = matches!(states[d], StepState::Blocked | StepState::Ready);
+                is_found |= handles_failures && (has_run(d) || is_open);
+                if !is_direct && (is_open || matches!(states[d], StepState::Skipped(_))) {
                     reached.push(d);
                 }
             }
@@ -114,14 +126,14 @@ pub fn culprits(workflow: &TestWorkflow, states: &[StepState]) -> Vec<usize> {
         let mut chain = vec![f];
         for (d, state) in states.iter().enumerate() {
             match state {
-                StepState::Skipped(needs) if needs.iter().any(|n| chain.contains(n)) => chain.push(d),
+                StepState::Skipped(needs) if needs.iter().any(|n| chain.contains(&(n - first))) => chain.push(d),
                 _ => {}
             }
         }
         chain.len() > 1
     };
     let nothing_succeeded = !all.clone().any(succeeded);
-    let counts = |f: &usize| match workflow.verdict {
+    let counts = |f: &usize| match verdict {
         Verdict::Unhandled | Verdict::DirectUnhandled => !is_handled(*f),
         Verdict::Blocked | Verdict::DirectBlocked => match nothing_succeeded {
             true => !is_allowed(*f),

@@ -98,7 +98,7 @@ pub struct Process {
     /// The batch that was begun and is not settled.
     in_flight: Option<PendingBatch>,
     /// What is known about the batch that is begun next.
-    decided: Decided,
+    decided: BatchOrigin,
     /// When the next turn is due. Other turns in the heap are obsolete.
     next_turn_at: Option<Timestamp>,
     /// Attempts that were cancelled: run and fence.
@@ -125,13 +125,13 @@ enum State {
 /// A batch between its beginning and its settling.
 struct PendingBatch {
     batch: Batch,
-    decided: Decided,
+    decided: BatchOrigin,
     result: Option<CommitResult>,
 }
 
 /// How a batch was decided.
 #[derive(Clone, Copy, Default)]
-struct Decided {
+struct BatchOrigin {
     /// The process was draining all the time.
     is_draining: bool,
     /// Another batch was in flight.
@@ -157,7 +157,7 @@ impl Process {
             driver: driver.map(Box::new),
             inbox: Vec::new(),
             in_flight: None,
-            decided: Decided::default(),
+            decided: BatchOrigin::default(),
             next_turn_at: None,
             aborted: BTreeSet::new(),
             up_since: Timestamp::default(),
@@ -353,7 +353,7 @@ impl World {
         let Some(driver) = this.driver.as_mut() else { return Ok(()) };
         let is_first = driver.decided() == 0;
         let Reads { runs, payloads, queues } = driver.decide(commands, now);
-        this.decided = Decided {
+        this.decided = BatchOrigin {
             is_draining: this.is_draining && (is_first || this.decided.is_draining),
             is_ahead: this.in_flight.is_some(),
         };

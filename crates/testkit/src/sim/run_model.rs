@@ -6,7 +6,7 @@
 //! node, no clock.
 
 use super::condition::Facts;
-use super::oracle::{self, StepOutcome, StepState};
+use super::oracle;
 use super::trigger::Trigger;
 use super::violation::{CheckResult, ViolationKind, require};
 use super::workflow_generator::{ConcurrencyLimit, Gate, GeneratedStep, StepKind, TestWorkflow, WorkerTask};
@@ -19,10 +19,10 @@ use kernel::{RunStatus, Span, Timestamp};
 use std::rc::Rc;
 
 pub struct RunModel {
-    workflow: Rc<TestWorkflow>,
+    pub(super) workflow: Rc<TestWorkflow>,
     /// A large trigger is a separate payload in the store, so a decision may wait for a read.
-    trigger: Trigger,
-    steps: Vec<StepModel>,
+    pub(super) trigger: Trigger,
+    pub(super) steps: Vec<StepModel>,
     status: Option<RunStatus>,
     /// Signals that no step has read, oldest first: the number of each and its name.
     unread: Vec<(u64, String)>,
@@ -37,33 +37,43 @@ pub struct RunModel {
     /// Nodes share the store: one that does not own a concurrency group queues its runs, whatever the policy says.
     is_shared: bool,
     /// Steps are being cancelled: only the end of the run may follow.
-    is_cancelling: bool,
+    pub(super) is_cancelling: bool,
 }
 
 /// What the events say about one step.
 #[derive(Clone, Default)]
-struct StepModel {
-    phase: ModelPhase,
-    attempts: u32,
-    charged: u32,
-    code: Option<u16>,
-    has_callback: bool,
+pub(super) struct StepModel {
+    pub(super) phase: ModelPhase,
+    /// Its place in the workflow. An iteration has that of its loop.
+    pub(super) node: usize,
+    /// The step that it is inside of.
+    pub(super) parent: Option<usize>,
+    /// The number of an iteration.
+    pub(super) iteration: Option<u32>,
+    /// How many iterations a loop has opened.
+    pub(super) opened: u32,
+    /// It fails: what is at work inside of it is being cancelled.
+    pub(super) is_closing: bool,
+    pub(super) attempts: u32,
+    pub(super) charged: u32,
+    pub(super) code: Option<u16>,
+    pub(super) has_callback: bool,
     /// When a task entered its phase, and when it was first ready or leased.
-    phase_since: Timestamp,
-    ready_at: Option<Timestamp>,
+    pub(super) phase_since: Timestamp,
+    pub(super) ready_at: Option<Timestamp>,
     /// How many leases ended because their worker was silent.
-    leases_lost: u32,
+    pub(super) leases_lost: u32,
     /// The event with which it began to wait.
-    waits_since: u64,
+    pub(super) waits_since: u64,
     /// It failed because it was not approved.
-    is_denied: bool,
+    pub(super) is_denied: bool,
 }
 
 /// After so many lost leases a task is quarantined.
 const LEASES_LOST_MAX: u32 = 3;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-enum ModelPhase {
+pub(super) enum ModelPhase {
     #[default]
     Idle,
     /// It may start, but waits for a worker or for a process that is not draining.
@@ -74,13 +84,15 @@ enum ModelPhase {
     Retrying(Timestamp),
     Sleeping(Timestamp),
     Waiting(Timestamp),
+    /// A group, a loop or an iteration is at work.
+    Open,
     /// It was approved or denied, or has read a signal: its end follows.
     Decided(Decided),
     Done(&'static str),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Decided {
+pub(super) enum Decided {
     Approved,
     Denied { is_late: bool },
     Signal,
@@ -88,7 +100,7 @@ enum Decided {
 
 impl RunModel {
     pub fn new(workflow: Rc<TestWorkflow>, trigger: Trigger, is_shared: bool) -> RunModel {
-        let steps = vec![StepModel::default(); workflow.steps.len()];
+        let steps = (0..workflow.roots()).map(|node| StepModel { node, ..Default::default() }).collect();
         RunModel {
             workflow,
             trigger,
@@ -130,19 +142,23 @@ impl RunModel {
             ModelPhase::Retrying(at) | ModelPhase::Sleeping(at) | ModelPhase::Waiting(at) => Some(at),
             ModelPhase::Ready => self.timeout_at(i, |task| task.queue),
             ModelPhase::Leased => self.timeout_at(i, |task| task.attempt),
-            ModelPhase::Idle | ModelPhase::Running | ModelPhase::Decided(_) | ModelPhase::Done(_) => return None,
+            ModelPhase::Idle
+            | ModelPhase::Running
+            | ModelPhase::Open
+            | ModelPhase::Decided(_)
+            | ModelPhase::Done(_) => return None,
         };
         own.into_iter().chain(self.total_timeout_at(i)).min()
     }
 
     /// When a task's timeout for its current phase ends.
     fn timeout_at(&self, i: usize, limit: fn(&WorkerTask) -> Option<Span>) -> Option<Timestamp> {
-        Some(self.steps[i].phase_since.after(limit(self.workflow.steps[i].kind.task()?)?))
+        Some(self.steps[i].phase_since.after(limit(self.step(i).kind.task()?)?))
     }
 
     /// When a task's total timeout ends.
     fn total_timeout_at(&self, i: usize) -> Option<Timestamp> {
-        Some(self.steps[i].ready_at?.after(self.workflow.steps[i].kind.task()?.total?))
+        Some(self.steps[i].ready_at?.after(self.step(i).kind.task()?.total?))
     }
 
     /// How many notifications the run sends if it has ended.
@@ -152,15 +168,52 @@ impl RunModel {
         if self.is_over() { own as u32 + u32::from(has_listener) } else { 0 }
     }
 
+    /// What a step is in the workflow.
+    pub(super) fn step(&self, i: usize) -> &GeneratedStep {
+        &self.workflow.steps[self.steps[i].node]
+    }
+
+    /// The kind of a step; `None` if no such step was opened, and for an iteration.
+    pub fn kind(&self, step: u32) -> Option<StepKind> {
+        let seen = self.steps.get(step as usize).filter(|seen| seen.iteration.is_none())?;
+        Some(self.workflow.steps[seen.node].kind)
+    }
+
+    /// How many steps were opened.
+    pub fn opened(&self) -> u32 {
+        self.steps.len() as u32
+    }
+
+    /// The step of this node in the same group, or in the same iteration.
+    pub(super) fn sibling(&self, parent: Option<usize>, node: usize) -> Option<usize> {
+        let Some(parent) = parent else { return Some(node) };
+        let is_sibling = |i: &usize| {
+            let other = &self.steps[*i];
+            other.parent == Some(parent) && other.node == node && other.iteration.is_none()
+        };
+        (parent..self.steps.len()).find(is_sibling)
+    }
+
+    /// The steps that a step needs. They are opened together with it.
+    fn needs_of(&self, i: usize) -> impl Iterator<Item = usize> + '_ {
+        let parent = self.steps[i].parent;
+        self.step(i).needs.iter().filter_map(move |node| self.sibling(parent, *node))
+    }
+
+    /// What conditions of a step refer to.
+    fn scope_of(&self, i: usize) -> GroupScope<'_> {
+        GroupScope { model: self, parent: self.steps[i].parent }
+    }
+
     /// Has the completion of the step been recorded?
     pub fn is_done(&self, step: u32) -> bool {
-        matches!(self.steps[step as usize].phase, ModelPhase::Done(_))
+        self.steps.get(step as usize).is_some_and(|seen| matches!(seen.phase, ModelPhase::Done(_)))
     }
 
     /// I8, I35: checks the number of effects. A step that succeeded through an executor or a worker had at
     /// least one, and no step had more effects than attempts.
     pub fn check_effects(&self, step: u32, effects: u32) -> CheckResult {
-        let (seen, step_definition) = (&self.steps[step as usize], &self.workflow.steps[step as usize]);
+        let (seen, step_definition) = (&self.steps[step as usize], self.step(step as usize));
         let is_task = step_definition.kind.task().is_some();
         let needs_effect = (is_task || step_definition.kind.is_executed()) && seen.phase == ModelPhase::Done("success");
         ViolationKind::Lost.unless(!needs_effect || effects > 0, || format!("s{step} succeeded without an effect"))?;
@@ -172,7 +225,7 @@ impl RunModel {
     /// Checks that a step of this kind can end this way.
     pub fn check_outcome(&self, step: u32) -> CheckResult {
         let ModelPhase::Done(status) = self.steps[step as usize].phase else { return Ok(()) };
-        let definition = &self.workflow.steps[step as usize];
+        let definition = self.step(step as usize);
         let is_allowed = match (status, definition.kind) {
             ("skipped" | "cancelled", _) => true,
             ("template_error", kind) => kind == StepKind::Set { is_broken: true },
@@ -183,7 +236,7 @@ impl RunModel {
             ("timeout", StepKind::Task(WorkerTask { queue, attempt, total, .. })) => {
                 queue.or(attempt).or(total).is_some()
             }
-            ("failed", StepKind::Approval(_)) => true,
+            ("failed", StepKind::Approval(_) | StepKind::Group(_) | StepKind::Loop { .. }) => true,
             ("timeout", kind) => {
                 matches!(kind, StepKind::Http(_) | StepKind::Wait(_) | StepKind::Signal(..) | StepKind::Pause(_))
             }
@@ -194,7 +247,7 @@ impl RunModel {
 
     /// T8: a request is what the template of the step says, filled in once.
     pub fn check_request(&self, dispatch: &Dispatch) -> CheckResult {
-        let is_right = match self.workflow.steps[dispatch.step as usize].kind {
+        let is_right = match self.step(dispatch.step as usize).kind {
             StepKind::Http(reads) => self.trigger.matches_request(reads, &dispatch.work),
             kind => kind.is_executed() && dispatch.work == Work::Noop,
         };
@@ -205,7 +258,7 @@ impl RunModel {
 
     /// The input of a task is what its template says, filled in once.
     pub fn check_task(&self, task: &ClaimedTask) -> CheckResult {
-        let Some(expected) = self.workflow.steps[task.step as usize].kind.task() else {
+        let Some(expected) = self.step(task.step as usize).kind.task() else {
             return Err(format!("s{} is not a task", task.step).into());
         };
         let is_right = expected.name == task.name && self.trigger.task_input(expected.reads) == task.input;
@@ -288,6 +341,7 @@ impl RunModel {
                 ViolationKind::Early.unless(at >= self.expires_at, || "the run expired early".into())
             }
             _ => match event.step() {
+                Some(step) if matches!(event, Event::Opened { .. }) => self.open_step(step as usize, event),
                 Some(step) if (step as usize) < self.steps.len() => self.observe_step(step as usize, event, number, at),
                 step => Err(format!("step {step:?} does not exist in this plan").into()),
             },
@@ -307,14 +361,25 @@ impl RunModel {
         let is_unfinished = self.steps.iter().any(|s| matches!(s.phase, ModelPhase::Decided(_)));
         require(!is_unfinished, || "a step was decided, but did not end".into())?;
         let waiting = (0..self.steps.len()).filter(|i| matches!(self.steps[*i].phase, ModelPhase::Waiting(_)));
-        for (i, name) in waiting.filter_map(|i| self.workflow.steps[i].kind.signal().map(|name| (i, name))) {
+        for (i, name) in waiting.filter_map(|i| self.step(i).kind.signal().map(|name| (i, name))) {
             let is_read = !self.unread.iter().any(|(_, unread)| unread == name);
             ViolationKind::Lost.unless(is_read, || format!("s{i} waits for {name}, which is there"))?;
         }
-        let is_undecided = |i: &usize| !is_held && self.steps[*i].phase == ModelPhase::Idle && self.needs_settled(*i);
+        let is_undecided = |i: &usize| !is_held && self.steps[*i].phase == ModelPhase::Idle && self.may_be_decided(*i);
         let undecided = (0..self.steps.len()).find(is_undecided);
         if let (Some(step), false) = (undecided, self.trigger.is_large) {
             return Err(format!("s{step} could be decided but was not").into());
+        }
+        let is_closing = |s: &StepModel| s.is_closing && s.phase == ModelPhase::Open;
+        require(!self.steps.iter().any(is_closing), || "a group was to fail, but did not end".into())?;
+        let groups = (0..self.steps.len()).filter(|i| self.steps[*i].phase == ModelPhase::Open);
+        // Its result may need a payload first.
+        let is_stalled = groups.clone().any(|i| self.has_settled_inside(i));
+        if !is_held && !self.trigger.is_large {
+            for i in groups {
+                let is_due = self.may_open_iteration(i) && !self.has_failed_inside(i);
+                require(!is_due, || format!("the loop s{i} could open an iteration but did not"))?;
+            }
         }
         if self.is_queued {
             return require(self.status == Some(RunStatus::Pending), || {
@@ -322,7 +387,8 @@ impl RunModel {
             });
         }
         let is_waiting = !is_running && undecided.is_none();
-        let agrees = is_waiting == (self.status == Some(RunStatus::Waiting)) || self.trigger.is_large && !is_running;
+        let agrees = is_waiting == (self.status == Some(RunStatus::Waiting))
+            || (self.trigger.is_large || is_stalled) && !is_running;
         require(agrees, || format!("the run is {:?}, step running: {is_running}", self.status))
     }
 
@@ -338,21 +404,13 @@ impl RunModel {
 
     /// Checks the end of a run whose steps have all settled.
     fn check_end(&self, status: RunStatus) -> CheckResult {
-        require(self.steps.iter().all(|s| matches!(s.phase, ModelPhase::Done(_))), || {
+        // A group that fails at once leaves steps behind that were never decided.
+        let has_ended = |s: &StepModel| s.phase == ModelPhase::Idle && s.parent.is_some();
+        require(self.steps.iter().all(|s| matches!(s.phase, ModelPhase::Done(_)) || has_ended(s)), || {
             "the run ended before all its steps".into()
         })?;
-        let states = self.oracle_prediction();
-        for (i, state) in states.iter().enumerate() {
-            let predicted = match state {
-                StepState::Settled(outcome) => outcome.status,
-                StepState::Skipped(_) => "skipped",
-                StepState::Blocked | StepState::Ready => "open",
-            };
-            require(predicted == self.step_status(i), || {
-                format!("s{i} ended as {}, the oracle says {predicted}", self.step_status(i))
-            })?;
-        }
-        let culprits = oracle::culprits(&self.workflow, &states);
+        let states = self.predict(None)?;
+        let culprits = oracle::culprits(&self.workflow, 0, &states);
         // A denial that nothing handles cancels the run, unless something failed for another reason.
         let expected = match culprits.iter().all(|i| self.steps[*i].is_denied) {
             _ if culprits.is_empty() => RunStatus::Completed,
@@ -363,10 +421,17 @@ impl RunModel {
     }
 
     fn observe_step(&mut self, i: usize, event: &Event, number: u64, at: Timestamp) -> CheckResult {
+        let is_closing = self.steps[i].parent.is_some_and(|parent| self.steps[parent].is_closing);
+        require(!is_closing || matches!(event, Event::Cancelled { .. }), || {
+            format!("s{i} goes on in a group that fails")
+        })?;
         let workflow = self.workflow.clone();
-        let GeneratedStep { kind, retry, .. } = &workflow.steps[i];
+        let GeneratedStep { kind, retry, .. } = &workflow.steps[self.steps[i].node];
         if let StepKind::Task(task) = kind {
             return self.observe_task(i, task, event, at);
+        }
+        if kind.inner().is_some() {
+            return self.observe_group(i, event);
         }
         if matches!(kind, StepKind::Signal(..) | StepKind::Approval(_) | StepKind::Pause(_)) {
             return self.observe_wait(i, event, number, at);
@@ -442,7 +507,7 @@ impl RunModel {
             Event::Skipped { because, .. } => self.skip(i, because),
             Event::Cancelled { .. } => {
                 require(!matches!(phase, ModelPhase::Idle | ModelPhase::Done(_)), illegal)?;
-                self.is_cancelling = true;
+                self.cancelled(i);
                 self.settle(i, "cancelled")
             }
             Event::TimerSet { at: until, .. } => {
@@ -483,7 +548,7 @@ impl RunModel {
 
     /// The same for a step that waits for a signal, an approval, or to be resumed.
     fn observe_wait(&mut self, i: usize, event: &Event, number: u64, at: Timestamp) -> CheckResult {
-        let (kind, phase) = (self.workflow.steps[i].kind, self.steps[i].phase);
+        let (kind, phase) = (self.step(i).kind, self.steps[i].phase);
         let illegal = || format!("{} for s{i} in phase {phase:?}", event.name().unwrap_or("?"));
         let deadline_after = |timeout: Option<Span>| timeout.map_or(self.expires_at, |t| at.after(t));
         // What arrives exactly at a deadline is late.
@@ -509,10 +574,11 @@ impl RunModel {
                 ViolationKind::Duplicated
                     .unless(is_oldest, || format!("s{i} reads signal {signal}, unread are {:?}", self.unread))?;
                 let is_first = |other: &StepModel| other.waits_since >= self.steps[i].waits_since;
-                let others = self.workflow.steps.iter().zip(&self.steps).filter(|(step, other)| {
-                    step.kind.signal() == Some(name) && matches!(other.phase, ModelPhase::Waiting(_))
-                });
-                let has_waited_longest = phase == ModelPhase::Idle || others.map(|(_, other)| other).all(is_first);
+                let waits = |other: &&StepModel| {
+                    let is_for_it = self.workflow.steps[other.node].kind.signal() == Some(name);
+                    is_for_it && matches!(other.phase, ModelPhase::Waiting(_))
+                };
+                let has_waited_longest = phase == ModelPhase::Idle || self.steps.iter().filter(waits).all(is_first);
                 require(has_waited_longest, || format!("s{i} reads a signal for which another step waits longer"))?;
                 oldest.map(|oldest| self.unread.remove(oldest));
                 self.steps[i].phase = ModelPhase::Decided(Decided::Signal);
@@ -563,7 +629,7 @@ impl RunModel {
             (Event::Skipped { because, .. }, _) => self.skip(i, because),
             (Event::Cancelled { .. }, _) => {
                 require(!matches!(phase, ModelPhase::Idle | ModelPhase::Done(_)), illegal)?;
-                self.is_cancelling = true;
+                self.cancelled(i);
                 self.settle(i, "cancelled")
             }
             _ => Err(illegal().into()),
@@ -573,7 +639,7 @@ impl RunModel {
     /// The same for a step that a worker performs.
     fn observe_task(&mut self, i: usize, task: &WorkerTask, event: &Event, at: Timestamp) -> CheckResult {
         let workflow = self.workflow.clone();
-        let retry = &workflow.steps[i].retry;
+        let retry = &workflow.steps[self.steps[i].node].retry;
         let phase = self.steps[i].phase;
         let seen = &self.steps[i];
         let is_leased = phase == ModelPhase::Leased && event.attempt().is_none_or(|a| a == seen.attempts);
@@ -673,7 +739,7 @@ impl RunModel {
             Event::Skipped { because, .. } => self.skip(i, because),
             Event::Cancelled { .. } => {
                 require(!matches!(phase, ModelPhase::Idle | ModelPhase::Done(_)), illegal)?;
-                self.is_cancelling = true;
+                self.cancelled(i);
                 self.settle(i, "cancelled")
             }
             _ => Err(illegal().into()),
@@ -692,13 +758,13 @@ impl RunModel {
         require(key == written, || format!("s{i} has the key {key:?}, the definition says {written:?}"))
     }
 
-    fn settle(&mut self, i: usize, status: &'static str) -> CheckResult {
+    pub(super) fn settle(&mut self, i: usize, status: &'static str) -> CheckResult {
         self.steps[i].phase = ModelPhase::Done(status);
         Ok(())
     }
 
-    fn skip(&mut self, i: usize, because: &Because) -> CheckResult {
-        let step = &self.workflow.steps[i];
+    pub(super) fn skip(&mut self, i: usize, because: &Because) -> CheckResult {
+        let step = self.step(i);
         require(self.steps[i].phase == ModelPhase::Idle && self.needs_settled(i), || {
             format!("s{i} is skipped too early")
         })?;
@@ -710,7 +776,9 @@ impl RunModel {
                     && steps.len() == unsuccessful.len()
                     && unsuccessful.iter().all(|d| steps.contains(d))
             }
-            Because::Condition { .. } => unsuccessful.is_empty() && step.guard.as_ref().is_some_and(|g| !g.holds(self)),
+            Because::Condition { .. } => {
+                unsuccessful.is_empty() && step.guard.as_ref().is_some_and(|g| !g.holds(&self.scope_of(i)))
+            }
             Because::Unknown { .. } => false,
         };
         require(is_right, || {
@@ -745,58 +813,63 @@ impl RunModel {
         }
     }
 
-    fn check_may_begin(&self, i: usize) -> CheckResult {
+    pub(super) fn check_may_begin(&self, i: usize) -> CheckResult {
         self.check_not_held(i)?;
-        let guard = &self.workflow.steps[i].guard;
+        let guard = &self.step(i).guard;
         require(self.steps[i].phase == ModelPhase::Idle, || format!("s{i} begins in phase {:?}", self.steps[i].phase))?;
         require(self.needs_settled(i), || format!("s{i} begins before its needs have settled"))?;
         require(self.unsuccessful_needs(i).is_empty(), || format!("s{i} begins although its needs failed"))?;
-        require(guard.as_ref().is_none_or(|g| g.holds(self)), || format!("s{i} begins although its condition is false"))
+        require(guard.as_ref().is_none_or(|g| g.holds(&self.scope_of(i))), || {
+            format!("s{i} begins although its condition is false")
+        })
     }
 
     fn needs_settled(&self, i: usize) -> bool {
-        let step = &self.workflow.steps[i];
-        if step.is_first_join && step.needs.iter().any(|need| self.step_status(*need) == "success") {
-            return true;
-        }
-        self.workflow.steps[i].needs.iter().all(|n| matches!(self.steps[*n].phase, ModelPhase::Done(_)))
+        self.starts_at_first(i) || self.needs_of(i).all(|need| matches!(self.steps[need].phase, ModelPhase::Done(_)))
+    }
+
+    /// A first-join with a need that succeeded does not wait for the others.
+    fn starts_at_first(&self, i: usize) -> bool {
+        self.step(i).is_first_join && self.needs_of(i).any(|need| self.status_of(need) == "success")
+    }
+
+    /// Have its needs settled, and is its group at work?
+    fn may_be_decided(&self, i: usize) -> bool {
+        let is_at_work = |parent: usize| self.steps[parent].phase == ModelPhase::Open && !self.steps[parent].is_closing;
+        self.steps[i].parent.is_none_or(is_at_work) && self.needs_settled(i)
     }
 
     /// Needs that did not succeed. They do not matter for a step with a condition, which accepts every
     /// outcome.
     fn unsuccessful_needs(&self, i: usize) -> Vec<u32> {
-        let step = &self.workflow.steps[i];
-        if step.is_first_join && step.needs.iter().any(|need| self.step_status(*need) == "success") {
+        if self.starts_at_first(i) || self.step(i).guard.is_some() {
             return Vec::new();
         }
-        let is_unsuccessful = |n: &&usize| step.guard.is_none() && self.step_status(**n) != "success";
-        step.needs.iter().filter(is_unsuccessful).map(|n| *n as u32).collect()
+        self.needs_of(i).filter(|need| self.status_of(*need) != "success").map(|need| need as u32).collect()
     }
 
-    /// The states that the oracle predicts from the recorded outcomes.
-    fn oracle_prediction(&self) -> Vec<StepState> {
-        let outcome = |(i, seen): (usize, &StepModel)| match (seen.phase, self.workflow.steps[i].kind) {
-            (ModelPhase::Done(status), kind) if status != "skipped" && !matches!(kind, StepKind::Set { .. }) => {
-                Some(StepOutcome { status, code: seen.code })
-            }
-            _ => None,
-        };
-        let outcomes: Vec<Option<StepOutcome>> = self.steps.iter().enumerate().map(outcome).collect();
-        oracle::evaluate(&self.workflow, self.trigger.flag, &outcomes)
-    }
-}
-
-impl Facts for RunModel {
-    fn step_status(&self, step: usize) -> &'static str {
-        match self.steps[step].phase {
+    pub(super) fn status_of(&self, i: usize) -> &'static str {
+        match self.steps[i].phase {
             ModelPhase::Done(status) => status,
             _ => "open",
         }
     }
-    fn status_code(&self, step: usize) -> Option<u16> {
-        self.steps[step].code
+}
+
+/// What conditions inside of a group refer to: the steps of the same group.
+struct GroupScope<'a> {
+    model: &'a RunModel,
+    parent: Option<usize>,
+}
+
+impl Facts for GroupScope<'_> {
+    fn step_status(&self, node: usize) -> &'static str {
+        self.model.sibling(self.parent, node).map_or("open", |i| self.model.status_of(i))
+    }
+    fn status_code(&self, node: usize) -> Option<u16> {
+        self.model.steps[self.model.sibling(self.parent, node)?].code
     }
     fn flag(&self) -> bool {
-        self.trigger.flag
+        self.model.trigger.flag
     }
 }

@@ -428,8 +428,8 @@ impl World {
         match command {
             Command::Extend { run, step, fence, by, reply_to: request_id, .. } => {
                 // A heartbeat never extends a lease beyond the heartbeat timeout of the task.
-                let kind = self.definitions[self.definition_of[run]].workflow.steps[*step as usize].kind;
-                let longest = kind.task().and_then(|task| task.heartbeat);
+                let kind = self.checker.kind(*run, *step);
+                let longest = kind.and_then(|kind| kind.task()?.heartbeat);
                 let by = by.map(|by| longest.map_or(by, |longest| by.min(longest)));
                 let task = (*run, *step);
                 let expected = self.checker.leases.heartbeat_accepted(process, task, *fence, by, now);

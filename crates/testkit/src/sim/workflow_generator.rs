@@ -11,18 +11,23 @@ use super::trigger::GROUP_KEY;
 use kernel::event::OnConflict;
 use kernel::path::{RawPath, Ref, Root, TaskField};
 use kernel::plan::{
-    ApprovalBody, Backoff, Body, Concurrency, Decision, Form, Group, Guard, Http, Join, Layout, Link, Node, Notify,
-    Occasion, Outcomes, Retry, TaskBody, Verdict,
+    ApprovalBody, Backoff, Body, Concurrency, Decision, Form, Group, GroupBody, Guard, Http, Join, Layout, Link, Node,
+    Notify, Occasion, OnError, Outcomes, Repeat, Retry, TaskBody, Verdict,
 };
 use kernel::template::{self, Part, Template};
 use kernel::{Plan, Span, expr};
 
 /// The most steps of an ordinary workflow; most have far fewer.
 pub const STEPS_MAX: u64 = 40;
+/// How deep groups are nested.
+const DEPTH_MAX: usize = 2;
 
 #[derive(Debug)]
 pub struct TestWorkflow {
+    /// The steps of the root group come first.
     pub steps: Vec<GeneratedStep>,
+    /// The steps of each group. Group 0 is the root.
+    pub groups: Vec<Vec<usize>>,
     pub max_duration: Span,
     /// Which failures fail the run.
     pub verdict: Verdict,
@@ -50,6 +55,9 @@ pub struct EndNotification {
 
 #[derive(Debug)]
 pub struct GeneratedStep {
+    /// The group that it belongs to.
+    pub group: usize,
+    /// Steps of the same group.
     pub needs: Vec<usize>,
     /// It starts at the first of its needs that succeeds. Such a step has no condition: what a condition would read
     /// depends on the order in which its needs settle.
@@ -76,6 +84,20 @@ pub enum StepKind {
     /// Waits until it is resumed.
     Pause(Option<Span>),
     Task(WorkerTask),
+    Group(Inner),
+    Loop {
+        body: Inner,
+        count: u32,
+        concurrency: u32,
+    },
+}
+
+/// The steps inside of a group, or of each iteration of a loop.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Inner {
+    /// Its number in [`TestWorkflow::groups`].
+    pub group: usize,
+    pub on_error: OnError,
 }
 
 /// The settings of an approval.
@@ -157,6 +179,14 @@ impl StepKind {
         matches!(self, StepKind::Wait(_) | StepKind::Signal(..) | StepKind::Approval(_) | StepKind::Pause(_))
     }
 
+    /// The steps inside of it.
+    pub fn inner(self) -> Option<Inner> {
+        match self {
+            StepKind::Group(inner) | StepKind::Loop { body: inner, .. } => Some(inner),
+            _ => None,
+        }
+    }
+
     /// The name of the signal that it waits for.
     pub fn signal(self) -> Option<&'static str> {
         match self {
@@ -179,14 +209,52 @@ impl TestWorkflow {
         let most = if random.chance(150) { STEPS_MAX } else { 12 };
         let count = random.between(1, most).min(steps_max) as usize;
         let is_dense = random.coin();
-        TestWorkflow::with_steps(random, |random| {
-            (0..count).map(|i| GeneratedStep::draw(random, i, is_dense)).collect()
-        })
+        let mut workflow = TestWorkflow::with_steps(random, |random| {
+            (0..count).map(|i| GeneratedStep::draw(random, 0, i, is_dense)).collect()
+        });
+        if random.coin() && count <= 12 {
+            workflow.nest(random);
+        }
+        workflow
+    }
+
+    /// Turns some steps into groups and loops, and some of the steps inside of those.
+    fn nest(&mut self, random: &mut Random) {
+        let mut i = 0;
+        while i < self.steps.len() {
+            if random.chance(200) && self.steps.len() < STEPS_MAX as usize && self.depth(i) < DEPTH_MAX {
+                let (first, count) = (self.steps.len(), random.between(1, 4) as usize);
+                let group = self.groups.len();
+                let is_dense = random.coin();
+                self.steps.extend((0..count).map(|n| GeneratedStep::draw_in(random, group, first, n, is_dense)));
+                self.groups.push((first..first + count).collect());
+                let body = Inner { group, on_error: random.pick(OnError::ALL) };
+                let (count, concurrency) = (random.below(4) as u32, random.between(1, 3) as u32);
+                self.steps[i].kind =
+                    if random.coin() { StepKind::Group(body) } else { StepKind::Loop { body, count, concurrency } };
+                self.steps[i].retry = Retry { max_attempts: 1, ..Default::default() };
+            }
+            i += 1;
+        }
+    }
+
+    /// How many groups a step is inside of.
+    fn depth(&self, i: usize) -> usize {
+        let group = self.steps[i].group;
+        let around = self.steps.iter().position(|step| step.kind.inner().is_some_and(|inner| inner.group == group));
+        around.map_or(0, |around| self.depth(around) + 1)
+    }
+
+    /// How many steps the root group has.
+    pub fn roots(&self) -> usize {
+        self.groups[0].len()
     }
 
     /// A workflow that does not depend on time or external input: it only calls services and sets values.
     pub fn draw_timeless(random: &mut Random, steps_max: u64) -> TestWorkflow {
         let mut shape = TestWorkflow::draw(random, steps_max);
+        shape.steps.truncate(shape.roots());
+        shape.groups.truncate(1);
         shape.max_duration = Span::from_days(30);
         for step in &mut shape.steps {
             step.retry = Retry { max_attempts: 1, ..Default::default() };
@@ -237,6 +305,7 @@ impl TestWorkflow {
         let steps = steps(random);
         let max_duration = if random.chance(250) { random.log_millis(500, 90_000) } else { Span::from_days(30) };
         TestWorkflow {
+            groups: vec![(0..steps.len()).collect()],
             steps,
             max_duration,
             verdict: random.pick(Verdict::ALL),
@@ -269,6 +338,7 @@ impl TestWorkflow {
         let max_duration = Span(u64::MAX);
         TestWorkflow {
             steps: vec![step],
+            groups: vec![vec![0]],
             max_duration,
             verdict: Verdict::DirectUnhandled,
             concurrency: None,
@@ -286,8 +356,11 @@ impl TestWorkflow {
 
     pub fn plan(&self) -> Plan {
         let nodes: Vec<Node> = self.steps.iter().enumerate().map(|(i, step)| step.node(i)).collect();
-        let verdict = self.verdict;
-        let root = Group { nodes: (0..nodes.len() as u32).collect(), verdict, ..Default::default() };
+        let group = |nodes: &Vec<usize>| {
+            let nodes = nodes.iter().map(|node| *node as u32).collect();
+            Group { nodes, verdict: self.verdict, ..Default::default() }
+        };
+        let groups = self.groups.iter().map(group).collect();
         let concurrency = self.concurrency.map(|limit| Concurrency {
             key: parts(GROUP_KEY),
             limit: limit.max_runs,
@@ -295,21 +368,29 @@ impl TestWorkflow {
             ..Default::default()
         });
         let notify = self.notifications.iter().map(EndNotification::notify).collect();
-        let (groups, max_duration) = (vec![root], self.max_duration);
+        let max_duration = self.max_duration;
         let form = if self.is_single_task { Form::Task } else { Form::default() };
         let layout = Layout { form, nodes, groups, max_duration, concurrency, notify, ..Default::default() };
         Plan::new(layout).expect("steps need only earlier steps")
     }
 
-    /// Steps that wait for something from outside.
+    /// Steps of the root group that wait for something from outside.
     pub fn waits(&self) -> impl Iterator<Item = u32> {
-        let waits = self.steps.iter().enumerate().filter(|(_, s)| s.kind.waits_for_client());
+        let waits = self.steps[..self.roots()].iter().enumerate().filter(|(_, s)| s.kind.waits_for_client());
         waits.map(|(i, _)| i as u32)
     }
 }
 
 impl GeneratedStep {
-    fn draw(random: &mut Random, i: usize, is_dense: bool) -> GeneratedStep {
+    /// The step number `n` of a group whose first step is `first`.
+    fn draw_in(random: &mut Random, group: usize, first: usize, n: usize, is_dense: bool) -> GeneratedStep {
+        let mut step = GeneratedStep::draw(random, group, n, is_dense);
+        step.needs.iter_mut().for_each(|need| *need += first);
+        step.guard = (!step.is_first_join && random.chance(350)).then(|| Condition::draw(random, &step.needs, 1));
+        step
+    }
+
+    fn draw(random: &mut Random, group: usize, i: usize, is_dense: bool) -> GeneratedStep {
         let density = if is_dense { 450 } else { 200 };
         let mut needs: Vec<usize> = (0..i).rev().take(6).filter(|_| random.chance(density)).collect();
         if i > 6 && random.chance(100) {
@@ -318,12 +399,12 @@ impl GeneratedStep {
         let is_first_join = needs.len() > 1 && random.chance(150);
         let guard = (!is_first_join && random.chance(350)).then(|| Condition::draw(random, &needs, 2));
         let (kind, retry) = (draw_kind(random), draw_retry(random));
-        GeneratedStep { guard, kind, retry, needs, is_first_join, allow_failure: random.chance(100) }
+        GeneratedStep { group, guard, kind, retry, needs, is_first_join, allow_failure: random.chance(100) }
     }
 
     fn simple(kind: StepKind, needs: Vec<usize>) -> GeneratedStep {
         let retry = Retry { max_attempts: 2, ..Default::default() };
-        GeneratedStep { needs, is_first_join: false, guard: None, kind, retry, allow_failure: false }
+        GeneratedStep { group: 0, needs, is_first_join: false, guard: None, kind, retry, allow_failure: false }
     }
 
     fn node(&self, i: usize) -> Node {
@@ -336,6 +417,7 @@ impl GeneratedStep {
         };
         Node {
             key: format!("s{i}"),
+            group: self.group as u32,
             links: self.needs.iter().map(link).collect(),
             join: if self.is_first_join { Join::Any } else { Join::All },
             guard: self.guard.as_ref().map(guard),
@@ -380,6 +462,12 @@ impl WorkerTask {
             key: if self.is_keyed_by_group { parts(GROUP_KEY) } else { Vec::new() },
             ..Default::default()
         }
+    }
+}
+
+impl Inner {
+    fn plan_body(self) -> GroupBody {
+        GroupBody { group: self.group as u32, on_error: self.on_error, ..Default::default() }
     }
 }
 
@@ -481,6 +569,14 @@ fn body(kind: StepKind) -> Body {
             Body::Approval { approval: Box::new(approval) }
         }
         StepKind::Pause(timeout) => Body::Pause { timeout },
+        StepKind::Group(inner) => Body::Group { group: inner.plan_body() },
+        StepKind::Loop { body, count, concurrency } => {
+            let list = serde_json::Value::from_iter(0..count);
+            let (list, body) = (Some(Template::literal(&list)), body.plan_body());
+            let repeat =
+                Repeat { body, list, concurrency, max_iterations: 10, name: "item".into(), ..Default::default() };
+            Body::Loop { repeat: Box::new(repeat) }
+        }
         StepKind::Task(task) => Body::Task { task: Box::new(task.plan_task()) },
     }
 }

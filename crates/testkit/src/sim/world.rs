@@ -283,8 +283,10 @@ impl World {
             text += &format!("  slots {:?}\n", ready(self.store.limit_slots(OrgId::DEFAULT, name)));
         }
         for (i, step) in definition.workflow.steps.iter().enumerate() {
-            let state = run.step(i as u32);
-            text += &format!("  s{i} needs {:?} {:?} {:?}: {:?}\n", step.needs, step.kind, step.retry, state.phase);
+            text += &format!("  node {i} needs {:?} {:?} {:?}\n", step.needs, step.kind, step.retry);
+        }
+        for (i, step) in run.steps() {
+            text += &format!("  s{i} {:?} {:?}\n", step.place, step.phase);
         }
         if let Some(stored) = self.store.stored_run(OrgId::DEFAULT, id) {
             text += &format!("  row {:?}\n  timers {:?}\n", stored.row, stored.timers);

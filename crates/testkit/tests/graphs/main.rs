@@ -112,7 +112,7 @@ impl GraphRun<'_> {
 
     /// Compares the state of every step with the oracle.
     fn compare(&self) -> Result<Vec<StepState>, String> {
-        let states = oracle::evaluate(self.workflow, self.flag, &self.outcomes);
+        let states = oracle::evaluate(self.workflow, 0, self.flag, &self.outcomes);
         for (i, state) in states.iter().enumerate() {
             let step = self.run.step(i as u32);
             let status = step.status().as_str();
@@ -162,7 +162,7 @@ fn run_to_end(workflow: &TestWorkflow, plan: &Plan, flag: bool, choices: &mut Ch
         graph_run.answer(choices);
         states = graph_run.compare()?;
     }
-    let has_failed = !oracle::culprits(workflow, &states).is_empty();
+    let has_failed = !oracle::culprits(workflow, 0, &states).is_empty();
     let expected = if has_failed { RunStatus::Failed } else { RunStatus::Completed };
     let status = graph_run.run.status();
     if status == expected {

@@ -21,7 +21,7 @@ const RUN_TWICE_EVERY: u64 = 100;
 const FAILURES_MAX: usize = 10;
 
 /// Coverage marks that a batch of seeds must hit, or it proves little.
-const REQUIRED_MARKS: [&str; 85] = [
+const REQUIRED_MARKS: [&str; 86] = [
     "a callback was aimed at a deadline",
     "a cancel was aimed at a deadline",
     "a client acted on a retrying step",
@@ -96,6 +96,7 @@ const REQUIRED_MARKS: [&str; 85] = [
     "signal.received",
     "step.heartbeat",
     "step.leased",
+    "step.opened",
     "step.received",
     "step.retrying",
     "step.scheduled",
