@@ -361,8 +361,9 @@ impl Case<'_> {
                 }
             }
             Phase::Ready {} => match node.task() {
-                Some(task) => {
-                    let (reason, summary, cause) = self.unclaimed(index, &task.name, &mut add);
+                Some(_) => {
+                    let (reason, summary, cause) =
+                        self.unclaimed(index, self.reading.run.type_of(self.plan, index), &mut add);
                     causes.extend(cause);
                     (reason, summary)
                 }

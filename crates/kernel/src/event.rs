@@ -74,6 +74,8 @@ choice! {
             1 => step: u32, 2 => attempt: u32, 3 => seen: Vec<Seen>,
             /// The concurrency key of the task.
             4 => key: String,
+            /// The type of the task, if a template formed it.
+            5 since 2 => of_type: String,
         },
         /// Leased to a worker.
         9 => Leased {
@@ -83,6 +85,7 @@ choice! {
             7 => epoch: u64,
             /// The limit slots of its type and of its key that the task takes; counted from 1, 0 for none.
             8 => slot: u32, 9 => key_slot: u32,
+            10 since 2 => of_type: String,
         },
         /// Given to an executor of node `epoch`, which starts once this event is durable.
         10 => Started { 1 => step: u32, 2 => attempt: u32, 3 => epoch: u64, 4 => seen: Vec<Seen> },

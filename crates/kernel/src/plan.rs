@@ -280,6 +280,10 @@ message! {
         7 => priority: Option<u32>,
         /// The concurrency key: tasks whose keys are equal share limits. When empty, the run's key.
         8 => key: Vec<Part>,
+        /// With placeholders, what forms the type; `name` is empty then.
+        9 since 2 => of_type: Vec<Part>,
+        /// The only types that it may be, if it has placeholders.
+        10 since 2 => allow: Vec<String>,
     }
 }
 

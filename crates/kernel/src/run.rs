@@ -406,9 +406,15 @@ impl Run {
         }
     }
 
+    /// The type of a task step. One that a template forms is known from when a worker may claim it.
+    pub fn type_of<'a>(&'a self, plan: &'a Plan, step: u32) -> &'a str {
+        let formed = self.get(step).map_or("", |state| state.of_type.as_str());
+        if formed.is_empty() { self.node(plan, step).task().map_or("", |task| task.name.as_str()) } else { formed }
+    }
+
     /// A task step as the task queue sees it.
     pub fn ready_task(&self, plan: &Plan, step: u32) -> ReadyTask {
-        let name = self.node(plan, step).task().map(|task| task.name.clone()).unwrap_or_default();
+        let name = self.type_of(plan, step).to_owned();
         ReadyTask { step, name, key: self.step(step).key.clone(), priority: self.priority(plan, step) }
     }
 

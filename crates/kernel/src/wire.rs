@@ -452,7 +452,7 @@ macro_rules! message {
 macro_rules! choice {
     ($(#[$meta:meta])* pub enum $name:ident {
         $($(#[$vmeta:meta])* $vnumber:literal $(since $format:literal)? => $variant:ident {
-            $($(#[$fmeta:meta])* $number:literal => $field:ident : $ty:ty),* $(,)?
+            $($(#[$fmeta:meta])* $number:literal $(since $fformat:literal)? => $field:ident : $ty:ty),* $(,)?
         }),* $(,)?
     }) => {
         $(#[$meta])*
@@ -469,7 +469,7 @@ macro_rules! choice {
                     $($name::$variant { $($field),* } => {
                         $(out.requires($format);)?
                         $crate::wire::put_message($vnumber, out, |_out| {
-                            $($crate::wire::Field::write($field, $number, _out);)*
+                            $($crate::wire::write_field($field, $number, 0 $(+ $fformat)?, _out);)*
                         })
                     })*
                     $name::Unknown { number, bytes } => $crate::wire::put_bytes(*number, bytes, out),
@@ -656,7 +656,7 @@ mod tests {
 
     #[test]
     fn m3_what_format_2_added_is_sealed_as_format_2() {
-        choice! { pub enum Grown { 1 => One { 1 => x: u32 }, 2 since 2 => Two { 1 => x: u32 } } }
+        choice! { pub enum Grown { 1 => One { 1 => x: u32, 2 since 2 => y: u32 }, 2 since 2 => Two { 1 => x: u32 } } }
         names! { pub enum Word { A = 1 "a", B = 2 since 2 "b" } }
         message! {
             pub struct Holder {
@@ -665,11 +665,12 @@ mod tests {
                 3 since 2 => inner: std::collections::BTreeMap<u32, New>,
             }
         }
-        let plain = Holder { list: vec![Grown::One { x: 1 }], ..Default::default() };
+        let plain = Holder { list: vec![Grown::One { x: 1, y: 0 }], ..Default::default() };
         let variant = Holder { list: vec![Grown::Two { x: 1 }], ..Default::default() };
+        let inside = Holder { list: vec![Grown::One { x: 1, y: 1 }], ..Default::default() };
         let word = Holder { word: Word::parse("b").unwrap(), ..Default::default() };
         let field = Holder { inner: [(7, new()), (300, New::default())].into(), ..Default::default() };
-        for (holder, format) in [(plain, 1), (variant, 2), (word, 2), (field, 2)] {
+        for (holder, format) in [(plain, 1), (variant, 2), (inside, 2), (word, 2), (field, 2)] {
             let sealed = seal(&holder);
             assert_eq!(sealed[0], format, "{holder:?}");
             assert_eq!(open::<Holder>(2, &sealed), Ok(holder));

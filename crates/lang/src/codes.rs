@@ -76,6 +76,8 @@ codes! {
     DUPLICATE_HEADER = "duplicate_header" "Two header names differ only in case, which HTTP ignores.";
     RESERVED_HEADER = "reserved_header" "The engine sets this header itself.";
     INVALID_TYPE = "invalid_type" "A task's type is a dotted name such as `billing.invoice.v1`: 1 to 200 of A-Z, a-z, 0-9, `_`, `-` and `.`, without empty parts.";
+    TEMPLATE_IN_TYPE = "template_in_type" "A template may only form the type of a task when the step lists the types it may be in `allow`.";
+    TYPE_NOT_ALLOWED = "type_not_allowed" "The type of a task step is not in the step's own `allow`.";
     INVALID_SIGNAL_NAME = "invalid_signal_name" "A signal's name is `[A-Za-z][A-Za-z0-9_.-]{0,79}`, without templates.";
     TEMPLATE_IN_WORKFLOW = "template_in_workflow" "A template may only form the name of a subworkflow when the step lists the workflows it may be in `allow`.";
     WORKFLOW_NOT_ALLOWED = "workflow_not_allowed" "The workflow of a subworkflow step is not in the step's own `allow`.";

@@ -7,7 +7,7 @@
 use crate::harness::eventually;
 use client::testing::Server;
 use client::worker::{Context, Error, LogLevel};
-use client::{Client, Error as ClientError, Task, TaskQuery, Worker};
+use client::{Client, Definition, Error as ClientError, Start, Task, TaskQuery, Worker};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -289,6 +289,67 @@ fn w3_rust_a_worker_that_cannot_start_returns_an_error() {
         assert!(matches!(waited, Err(ClientError::Late { .. })), "{waited:?}");
         let client = Client::new("http://127.0.0.1:9", None).unwrap();
         assert!(matches!(client.version().await, Err(ClientError::Unreachable { .. })));
+    });
+}
+
+#[test]
+fn w3_rust_runs_that_wait_get_what_they_wait_for_and_return_their_output() {
+    with_server(async |server| {
+        let client = server.client();
+        let definition = "name: ship
+input: { type: object, required: [order] }
+output: { order: '{{trigger.body.order}}', paid: '{{tasks.paid.body.amount}}', by: '{{tasks.review.body.actor}}' }
+tasks:
+  review: { approval: { prompt: 'Ship?', approvers: [ann, bob] } }
+  paid: { needs: [review], wait_for_signal: { name: order.paid } }
+  hold: { needs: [paid], pause: {} }";
+        client.create_workflow(&Definition::Yaml(definition.into())).await.unwrap();
+        let start = |order: Value| Start::json(order.to_string().as_bytes());
+        let run = client.trigger("ship", &start(json!({ "order": 7 }))).await.unwrap().run_id;
+        let signalled = client.signal(&run, "order.paid", &json!({ "amount": 42 }), Some("k1")).await.unwrap();
+        assert!(!signalled.deduplicated);
+        assert!(client.signal(&run, "order.paid", &json!({ "amount": 42 }), Some("k1")).await.unwrap().deduplicated);
+        let open = client.approvals(None, None).await.unwrap().data;
+        assert_eq!((open.len(), open[0].run_id.as_str(), open[0].prompt.as_str()), (1, run.as_str(), "Ship?"));
+        let decision = |actor: &str| api::DecisionRequest {
+            actor: actor.into(),
+            step: Some("review".into()),
+            shown_hash: Some(open[0].shown_hash.clone()),
+            ..Default::default()
+        };
+        let eve = client.approve(&run, &decision("eve")).await.unwrap_err();
+        assert!(eve.is(api::Code::NotAnApprover), "{eve}");
+        assert_eq!(client.approve(&run, &decision("ann")).await.unwrap().decision, "approved");
+        let resume = api::ResumeRunRequest { step: Some("hold".into()), ..Default::default() };
+        let mut tries = 0;
+        while client.resume(&run, &resume).await.is_err() {
+            tries += 1;
+            assert!(tries < 100, "it never waited");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        #[derive(Debug, PartialEq, Deserialize)]
+        struct Shipped {
+            order: u32,
+            paid: u32,
+            by: String,
+        }
+        let shipped: Shipped = client.result(&run, WAIT_MAX).await.unwrap();
+        assert_eq!(shipped, Shipped { order: 7, paid: 42, by: "ann".into() });
+        let denied = client.trigger("ship", &start(json!({ "order": 8 }))).await.unwrap().run_id;
+        let reject = api::DecisionRequest { actor: "bob".into(), ..Default::default() };
+        assert_eq!(client.reject(&denied, &reject).await.unwrap().decision, "denied");
+        match client.result::<Value>(&denied, WAIT_MAX).await {
+            Err(ClientError::Ended { status, .. }) => assert_eq!(status, "cancelled"),
+            other => panic!("{other:?}"),
+        }
+        match client.trigger("ship", &start(json!({ "ordre": 7 }))).await {
+            Err(error @ ClientError::Refused { .. }) => {
+                assert!(error.is(api::Code::InvalidInput), "{error}");
+                let ClientError::Refused { problem, .. } = error else { unreachable!() };
+                assert_eq!(problem.problems.unwrap()[0].message, "the body needs a field `order`");
+            }
+            other => panic!("{other:?}"),
+        }
     });
 }
 

@@ -84,6 +84,36 @@ fn a_failed_step_is_tried_again_and_can_be_handled() {
 }
 
 #[test]
+fn data_chooses_the_type_of_a_task_from_the_list_of_the_step() {
+    let mut server = Server::start();
+    let workflow = server.workflow(
+        "make: { task: \"invoice.{{trigger.body.country}}.v1\", allow: [invoice.de.v1, invoice.fr.v1], input: { id: 7 } }\n\
+         other: { needs: [make], if: tasks.make.failed, set: { code: \"{{tasks.make.error.code}}\" } }",
+    );
+    let french = server.trigger(&workflow, &json!({ "country": "fr" }));
+    let german = server.trigger(&workflow, &json!({ "country": "de" }));
+    assert!(server.claim("w", &["invoice.de.v1"], 10).len() == 1, "only the German one");
+    let explanation = explain(&server, &french);
+    assert!(explanation["summary"].as_str().unwrap().contains("no worker claims `invoice.fr.v1`"), "{explanation:#}");
+    // The type is part of what is stored: a worker finds the task after a crash.
+    server.crash_and_restart();
+    let claimed = claim(&server, "invoice.fr.v1");
+    assert_eq!((&claimed.view["type"], &claimed.view["input"]), (&json!("invoice.fr.v1"), &json!({ "id": 7 })));
+    assert_eq!(server.task(claimed.id())["type"], "invoice.fr.v1");
+    claimed.complete(json!(1)).data(200);
+    assert_eq!(server.finished(&french)["status"], "completed");
+    server.cancel(&german);
+    let other = server.finished(&server.trigger(&workflow, &json!({ "country": "../x" })));
+    let error = &other["tasks"]["make"]["error"];
+    assert_eq!((&other["status"], &error["code"]), (&json!("completed"), &json!("type_not_allowed")), "{other:#}");
+    assert_eq!(error["message"], "`invoice.../x.v1` is not one of: invoice.de.v1, invoice.fr.v1");
+    assert_eq!(other["tasks"]["other"]["body"]["code"], "type_not_allowed");
+    let missing = server.finished(&server.trigger(&workflow, &json!({})));
+    assert_eq!(missing["tasks"]["make"]["status"], "template_error");
+    server.verify();
+}
+
+#[test]
 fn an_unclaimed_step_leaves_its_run_running_and_explain_says_so() {
     // One node: a worker's claims reach only the node of its connection, and other nodes can report a cancel only in
     // the answer to a heartbeat.

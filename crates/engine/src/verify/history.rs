@@ -486,8 +486,9 @@ fn is_start_of(node: &Node, run: &Run, step: u32, event: &Event) -> bool {
             let is_held = matches!(event, Event::HeldBack { .. }) && node.http().is_some();
             is_held || matches!(event, Event::Scheduled { .. } | Event::Started { .. }) || failed(&["template_error"])
         }
-        Some(Body::Task { .. }) => {
-            matches!(event, Event::Scheduled { .. } | Event::Leased { .. }) || failed(&["template_error"])
+        Some(Body::Task { task }) => {
+            let is_refused = !task.of_type.is_empty() && failed(&["type_not_allowed"]);
+            matches!(event, Event::Scheduled { .. } | Event::Leased { .. }) || failed(&["template_error"]) || is_refused
         }
         Some(Body::Set { .. }) => {
             matches!(event, Event::Succeeded { .. }) || failed(&["template_error", "state_limit"])

@@ -324,7 +324,7 @@ impl AdvanceState<'_> {
             return self.execute(step, seen);
         }
         let attempt = self.run.step(step).attempt + 1;
-        self.emit(Event::Scheduled { step, attempt, seen, key: String::new() });
+        self.emit(Event::Scheduled { step, attempt, seen, key: String::new(), of_type: String::new() });
         true
     }
 

@@ -14,7 +14,7 @@ use super::results::NextAttempt;
 use super::start::Stop;
 use super::{AdvanceState, Answer, Assignment, Effect, Offer, OfferedTask, TaskResult};
 use crate::event::{Event, Failure, LogLine};
-use crate::expr::Seen;
+use crate::expr::{self, Seen};
 use crate::payload::Payload;
 use crate::plan::TaskBody;
 use crate::planted_bugs::{self, Bug};
@@ -41,14 +41,19 @@ impl AdvanceState<'_> {
             Err(stop) => return self.stop(step, stop, seen),
             Ok(key) => key,
         };
+        let of_type = match self.task_type(step, task) {
+            Err(stop) => return self.stop(step, stop, seen),
+            Ok(of_type) => of_type,
+        };
+        let name = if of_type.is_empty() { &task.name } else { &of_type };
         let priority = self.run.priority(self.plan, step);
-        let wanted = OfferedTask { step, name: &task.name, key: &key, priority };
+        let wanted = OfferedTask { step, name, key: &key, priority };
         let may_lease = !self.context.is_draining && !self.run.is_held();
         match input.filter(|_| may_lease).and_then(|input| Some((input, (self.context.offer)(wanted)?))) {
-            Some((input, offer)) => self.lease(step, task, offer, input, key, seen),
+            Some((input, offer)) => self.lease(step, task, offer, input, (key, of_type), seen),
             None => {
                 let attempt = self.run.step(step).attempt + 1;
-                self.emit(Event::Scheduled { step, attempt, seen, key });
+                self.emit(Event::Scheduled { step, attempt, seen, key, of_type });
             }
         }
         true
@@ -64,8 +69,9 @@ impl AdvanceState<'_> {
         let Some(task) = self.run.node(self.plan, step).task() else { return Answer::Unknown };
         match self.task_input(step, task) {
             Ok(input) => {
-                let key = self.run.step(step).key.clone();
-                self.lease(step, task, offer, input, key, Vec::new());
+                let state = self.run.step(step);
+                let queue = (state.key.clone(), state.of_type.clone());
+                self.lease(step, task, offer, input, queue, Vec::new());
                 Answer::Applied
             }
             Err(stop @ Stop::Missing(_)) => {
@@ -79,7 +85,17 @@ impl AdvanceState<'_> {
         }
     }
 
-    fn lease(&mut self, step: u32, task: &TaskBody, offer: Offer, input: Bytes, key: String, seen: Vec<Seen>) {
+    /// Leases a step. `key` and `of_type` are those of the queue it comes from.
+    fn lease(
+        &mut self,
+        step: u32,
+        task: &TaskBody,
+        offer: Offer,
+        input: Bytes,
+        (key, of_type): (String, String),
+        seen: Vec<Seen>,
+    ) {
+        let name = if of_type.is_empty() { task.name.clone() } else { of_type.clone() };
         let Offer { worker, lease, offer_id, slot, key_slot } = offer;
         let lease = task.heartbeat.map_or(lease, |limit| limit.min(lease));
         let attempt = self.run.step(step).attempt + 1;
@@ -94,12 +110,13 @@ impl AdvanceState<'_> {
             epoch,
             slot,
             key_slot,
+            of_type,
         };
         self.emit(leased);
         let assignment = Assignment {
             step_key: self.run.key(self.plan, step).into_owned(),
             max_lease: task.heartbeat.unwrap_or(Span(u64::MAX)),
-            name: task.name.clone(),
+            name,
             key,
             worker,
             lease,
@@ -122,6 +139,22 @@ impl AdvanceState<'_> {
         match task.key.is_empty() {
             true => Ok(self.run.state.origin.key.clone()),
             false => Ok(template::render_text(&task.key, &self.view().of(step))?),
+        }
+    }
+
+    /// The type of the task if a template forms it, else nothing. It is one of those that the step lists: data never
+    /// chooses the workers freely.
+    fn task_type(&self, step: u32, task: &TaskBody) -> Result<String, Stop> {
+        if task.of_type.is_empty() {
+            return Ok(String::new());
+        }
+        let name = template::render_text(&task.of_type, &self.view().of(step))?;
+        match task.allow.contains(&name) {
+            true => Ok(name),
+            false => {
+                let message = expr::cut(format!("`{name}` is not one of: {}", task.allow.join(", ")));
+                Err(Stop::Failed(Failure::new("type_not_allowed", message)))
+            }
         }
     }
 

@@ -72,12 +72,14 @@ impl Run {
                 self.end(plan, RunStatus::Cancelled, at);
             }
             Event::RunTimeout {} => self.end(plan, RunStatus::Timeout, at),
-            Event::Scheduled { step, seen, key, .. } => {
+            Event::Scheduled { step, seen, key, of_type, .. } => {
                 self.record_seen(*step, seen);
-                self.step_mut(*step).key.clone_from(key);
+                let state = self.step_mut(*step);
+                state.key.clone_from(key);
+                state.of_type.clone_from(of_type);
                 self.enter_phase(plan, *step, Phase::Ready {}, at)?;
             }
-            Event::Leased { step, attempt, worker, lease, seen, key, epoch, slot, key_slot } => {
+            Event::Leased { step, attempt, worker, lease, seen, key, epoch, slot, key_slot, of_type } => {
                 self.record_seen(*step, seen);
                 let fence = self.state.seq;
                 self.begin_attempt(*step, *attempt, at);
@@ -85,6 +87,7 @@ impl Run {
                 (state.fence, state.digest) = (fence, 0);
                 (state.slot, state.key_slot) = (*slot, *key_slot);
                 state.key.clone_from(key);
+                state.of_type.clone_from(of_type);
                 let (worker, lease, epoch) = (worker.clone(), *lease, *epoch);
                 self.enter_phase(plan, *step, Phase::Leased { fence, worker, lease, epoch }, at)?;
             }

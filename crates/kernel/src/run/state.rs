@@ -158,6 +158,8 @@ message! {
         25 since 2 => approval: Option<Box<ApprovalRequest>>,
         /// The run that its latest attempt started.
         26 since 2 => child: Option<Box<ChildLink>>,
+        /// The type of the task, if a template formed it.
+        27 since 2 => of_type: String,
     }
 }
 

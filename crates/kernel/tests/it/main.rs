@@ -95,7 +95,7 @@ fn every_event() -> Vec<Event> {
         Event::RunFailed { failure: failure.clone(), step: Some(step) },
         Event::RunCancelled { actor: "ada".into(), reason: "done with it".into() },
         Event::RunTimeout {},
-        Event::Scheduled { step, attempt, seen: seen(), key: String::new() },
+        Event::Scheduled { step, attempt, seen: seen(), key: String::new(), of_type: String::new() },
         Event::Leased {
             step,
             attempt,
@@ -106,6 +106,7 @@ fn every_event() -> Vec<Event> {
             epoch: 0,
             slot: 0,
             key_slot: 0,
+            of_type: String::new(),
         },
         Event::Started { step, attempt, epoch: 9, seen: seen() },
         Event::Retrying {
@@ -289,7 +290,7 @@ fn i41_records_of_release_0_3_are_read() {
     let events = vec![
         Event::Created { origin: Box::new(origin_0_3()) },
         Event::Queued { reason: Queue::Later },
-        Event::Scheduled { step, attempt, seen: seen(), key: "customer-7".into() },
+        Event::Scheduled { step, attempt, seen: seen(), key: "customer-7".into(), of_type: String::new() },
         Event::Leased {
             step,
             attempt,
@@ -300,6 +301,7 @@ fn i41_records_of_release_0_3_are_read() {
             epoch: 0,
             slot: 0,
             key_slot: 0,
+            of_type: String::new(),
         },
         Event::Progress { step, attempt, progress: Payload::json(r#"{"page":7}"#) },
         Event::Logged { step, attempt, lines: vec![line] },
@@ -326,7 +328,18 @@ fn i41_records_of_release_0_4_are_read() {
     let (step, attempt, epoch) = (4, 2, 7);
     let (worker, lease, key) = ("w1".into(), Span::from_secs(30), "customer-7".into());
     let events = vec![
-        Event::Leased { step, attempt, worker, lease, seen: seen(), key, epoch, slot: 3, key_slot: 1 },
+        Event::Leased {
+            step,
+            attempt,
+            worker,
+            lease,
+            seen: seen(),
+            key,
+            epoch,
+            slot: 3,
+            key_slot: 1,
+            of_type: String::new(),
+        },
         Event::Kept { step, attempt, epoch: 9 },
     ];
     let record = Record { at: Timestamp(1_790_000_000_000_001), first: 42, events, ..Default::default() };

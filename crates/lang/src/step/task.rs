@@ -2,18 +2,19 @@
 //!
 //! Single tasks and task steps share the type name and the four time limits; this module reads them for both.
 
-use super::{StepFields, http::all_or_nothing, templates};
+use super::{StepFields, http::all_or_nothing, names, templates};
 use crate::codes;
 use crate::diagnostic::{Draft, Problems, grouped, quoted};
 use crate::fields::{self, DURATION_MAX, Fields, Shape, Unit, duration};
 use crate::tree::{TreeNode, Value};
 use kernel::path::Resolve;
 use kernel::plan::{Body, TaskBody};
-use kernel::template::Template;
+use kernel::template::{Part, Template};
 use kernel::time::Span;
 
 /// The fields beside `task`.
-pub(super) const FIELDS: &[&str] = &["input", "timeouts", "priority", "concurrency_key", "timeout", "retries", "retry"];
+pub(super) const FIELDS: &[&str] =
+    &["input", "timeouts", "priority", "concurrency_key", "allow", "timeout", "retries", "retry"];
 
 const TYPE_MAX: usize = 200;
 const PRIORITY_MAX: i64 = 1_000_000;
@@ -65,7 +66,13 @@ const TIMEOUTS: Shape = Shape {
 pub(super) fn read(step: &StepFields<'_, '_>, problems: &mut Problems<'_>) -> Option<Body> {
     let fields = &step.fields;
     let scope: &mut Resolve<'_> = &mut step.scope();
-    let name = name(step.value(), problems);
+    let allow = fields.get("allow").map(|node| types(node, problems));
+    let name = match &allow {
+        // With an invalid list, the type is not checked: it would be reported for lacking a list.
+        Some(None) => None,
+        Some(Some(allow)) => type_of(step.value(), Some(allow), scope, problems),
+        None => type_of(step.value(), None, scope, problems),
+    };
     let timeouts = timeouts(fields, problems);
     let input = match fields.get("input") {
         Some(node) => templates::template(node, scope, problems),
@@ -74,12 +81,15 @@ pub(super) fn read(step: &StepFields<'_, '_>, problems: &mut Problems<'_>) -> Op
     };
     let priority = fields.get("priority").map(|node| fields::whole(node, "priority", 0..=PRIORITY_MAX, problems));
     let key = fields.get("concurrency_key").map(|node| key(node, scope, problems));
+    let (name, of_type) = name?;
     Some(Body::Task {
         task: Box::new(TaskBody {
+            allow: allow.flatten().filter(|_| !of_type.is_empty()).unwrap_or_default(),
+            of_type,
             input: Some(input?),
             priority: all_or_nothing(priority)?.map(|n| n as u32),
             key: all_or_nothing(key)?.unwrap_or_default(),
-            ..timeouts?.task(&name?)
+            ..timeouts?.task(&name)
         }),
     })
 }
@@ -111,7 +121,47 @@ fn key(node: &TreeNode, scope: &mut Resolve<'_>, problems: &mut Problems<'_>) ->
     templates::key(node, "concurrency_key", scope, problems)
 }
 
-/// The type of a task step.
+/// The types that a template may form.
+fn types(node: &TreeNode, problems: &mut Problems<'_>) -> Option<Vec<String>> {
+    let names = names::read(node, "allow", problems)?;
+    let Value::List(items) = &node.value else { return None };
+    let mut is_good = true;
+    for (name, item) in names.iter().zip(items) {
+        if let Some((message, hint)) = type_name_problem(name) {
+            problems.push(Draft::new(codes::INVALID_TYPE, item.span.clone(), message).hint(hint));
+            is_good = false;
+        }
+    }
+    is_good.then_some(names)
+}
+
+/// The type of a task step: written out, or the parts of a template that forms one of `allow`.
+fn type_of(
+    node: &TreeNode,
+    allow: Option<&[String]>,
+    scope: &mut Resolve<'_>,
+    problems: &mut Problems<'_>,
+) -> Option<(String, Vec<Part>)> {
+    if matches!(&node.value, Value::Text(text) if text.contains("{{")) {
+        if allow.is_none() {
+            let draft =
+                Draft::new(codes::TEMPLATE_IN_TYPE, node.span.clone(), "a template may not form the type of a task");
+            problems.push(draft.hint("write the type out, or list the types it may be in `allow`"));
+            return None;
+        }
+        return templates::parts(node, "task", scope, problems).map(|parts| (String::new(), parts));
+    }
+    let name = name(node, problems)?;
+    if allow.is_some_and(|allow| !allow.contains(&name)) {
+        let message = format!("the type {} is not in `allow`", quoted(&name));
+        let draft = Draft::new(codes::TYPE_NOT_ALLOWED, node.span.clone(), message);
+        problems.push(draft.hint("add it, or remove `allow`: without templates it is not needed"));
+        return None;
+    }
+    Some((name, Vec::new()))
+}
+
+/// The type of a task step that is written out.
 fn name(node: &TreeNode, problems: &mut Problems<'_>) -> Option<String> {
     let Value::Text(name) = &node.value else {
         let draft = fields::wrong_type(node, "task", "the type of a task");

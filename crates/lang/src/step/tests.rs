@@ -459,9 +459,7 @@ fn decision_16_types_are_dotted_names() {
     for name in ["a", "billing.invoice.v1", "A_1-b.c", "1.2", &long] {
         check_step(&[(&format!("task: '{name}'"), "ok")]);
     }
-    for name in
-        ["", ".", "a.", ".a", "a..b", "a b", "é", "a/b", "a.%", "%", "a\n", &format!("{long}x"), "{{trigger.body.t}}"]
-    {
+    for name in ["", ".", "a.", ".a", "a..b", "a b", "é", "a/b", "a.%", "%", "a\n", &format!("{long}x")] {
         check_step(&[(&format!("task: {}", serde_json::json!(name)), "invalid_type tasks.s.task")]);
     }
     check(
@@ -469,9 +467,33 @@ fn decision_16_types_are_dotted_names() {
         "invalid_type tasks.a.task: `billing.%` is not one type but many (a worker that claims may end a type in `%`; a task has exactly one)
          invalid_type tasks.b.task: `billing..v1` has an empty part (a type is a dotted name such as `billing.invoice.v1`, of letters, digits, `_`, `-` and `.`)
          invalid_type tasks.c.task: `send mail` contains ` `, which a type cannot (a type is a dotted name such as `billing.invoice.v1`, of letters, digits, `_`, `-` and `.`)
-         invalid_type tasks.d.task: `{{trigger.body.type}}` would be a type made from data (workers find tasks by their type, so write it out; data goes into `input`)
+         template_in_type tasks.d.task: a template may not form the type of a task (write the type out, or list the types it may be in `allow`)
          wrong_type tasks.e.task: `task` must be the type of a task, found an object (write `task: billing.invoice.v1`, and what the worker gets as `input`)",
     );
+}
+
+#[test]
+fn data_cannot_choose_the_type_unless_the_step_lists_what_it_may_be() {
+    let task = |fields: &str| {
+        let plan = crate::testing::steps(&format!("s: {{{fields}}}")).unwrap().plan;
+        plan.node_at(0).task().unwrap().clone()
+    };
+    let templated = task("task: 'invoice.{{trigger.body.country}}.v1', allow: [invoice.de.v1, invoice.fr.v1]");
+    assert_eq!((templated.name.as_str(), templated.of_type.len()), ("", 3));
+    assert_eq!(templated.allow, ["invoice.de.v1", "invoice.fr.v1"]);
+    let plain = task("task: a.v1, allow: [a.v1, b.v1]");
+    assert_eq!(plain, task("task: a.v1"), "the list says nothing more");
+    check_step(&[
+        ("task: '{{trigger.body.t}}'", "template_in_type tasks.s.task"),
+        ("task: 'a.{{trigger.body.t}}.v1'", "template_in_type tasks.s.task"),
+        ("task: a.v1, allow: [b.v1]", "type_not_allowed tasks.s.task"),
+        ("task: '{{tasks.x.body}}', allow: [b.v1]", "unknown_step tasks.s.task"),
+        ("task: '{{trigger.body.t}}', allow: []", "out_of_range tasks.s.allow"),
+        ("task: '{{trigger.body.t}}', allow: [a.v1, a.v1]", "invalid_value tasks.s.allow[1]"),
+        ("task: '{{trigger.body.t}}', allow: ['billing.%']", "invalid_type tasks.s.allow[0]"),
+        ("task: '{{trigger.body.t}}', allow: ['{{trigger.body.u}}']", "invalid_value tasks.s.allow[0]"),
+        ("noop: {}, allow: [a]", "field_not_for_kind tasks.s.allow"),
+    ]);
 }
 
 #[test]

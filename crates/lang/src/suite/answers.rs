@@ -65,10 +65,14 @@ impl Reader<'_> {
 
     fn steps_of_type(&mut self, entry: &Entry) -> Vec<u32> {
         let types = || self.plan.nodes().iter().zip(0u32..).filter_map(|(node, step)| Some((node.task()?, step)));
-        let steps: Vec<u32> = types().filter(|(task, _)| task.name == entry.key).map(|(_, step)| step).collect();
+        let steps: Vec<u32> = types()
+            .filter(|(task, _)| task.name == entry.key || task.allow.contains(&entry.key))
+            .map(|(_, step)| step)
+            .collect();
         if steps.is_empty() {
             let steps = self.plan.nodes().iter().filter(|node| node.task().is_some()).map(|node| node.key.as_str());
-            let names = steps.chain(types().map(|(task, _)| task.name.as_str()));
+            let names =
+                steps.chain(types().flat_map(|(task, _)| task.allow.iter().chain([&task.name]).map(String::as_str)));
             let hint = self.problems.suggest(&entry.key, names);
             let message = format!("{} is neither a step of this workflow nor the type of one", quoted(&entry.key));
             let draft = Draft::new(codes::UNKNOWN_CASE_STEP, entry.key_span.clone(), message);

@@ -29,7 +29,7 @@ pub fn task(found: &TaskReading) -> TaskView {
         id: key.to_string(),
         run_id: key.run.to_string(),
         step: reading.key(*step).into_owned(),
-        name: node.task().map(|task| task.name.clone()).unwrap_or_default(),
+        name: reading.run.type_of(&reading.version.plan, *step).to_owned(),
         status: status_of(reading, *step).as_str().into(),
         input: if is_plain { value(&origin.body) } else { Value::Null },
         result: step_state.body().map_or(Value::Null, value),

@@ -4,6 +4,7 @@
 use super::*;
 use crate::event::LogLine;
 use crate::run::WaitKind;
+use crate::template::Part;
 
 const LEASE: Span = Span::from_secs(30);
 
@@ -648,6 +649,46 @@ fn a_large_trigger_body_is_fetched_when_a_worker_claims() {
     story.resident = story.payloads.clone();
     story.give(Input::Wake);
     assert_eq!(story.enqueued, BTreeSet::from([1]));
+}
+
+/// A type that a template forms is one of those that the step lists, and stays what it was when the task became ready.
+#[test]
+fn a_type_from_a_template_is_one_of_the_list() {
+    let plan = || {
+        let id = crate::path::Ref {
+            root: crate::path::Root::TriggerBody,
+            keys: vec!["id".into()],
+            text: "trigger.body.id".into(),
+            ..Default::default()
+        };
+        let parts =
+            [Part { text: "invoice.".into(), ..Default::default() }, Part { path: Some(id), ..Default::default() }];
+        shaped("a@task", move |task, _| {
+            (task.name, task.of_type) = (String::new(), parts.to_vec());
+            task.allow = vec!["invoice.5".into(), "invoice.7".into()];
+        })
+    };
+    let mut story = Story::of_plan(plan());
+    assert_eq!(story.run.ready_task(&story.plan, 0).name, "invoice.5");
+    let fence = story.claimed("a");
+    assert_eq!(story.assignments[0].task.name, "invoice.5");
+    let failure = Failure::new("busy", "later");
+    let failed = TaskResult::Failed { failure, retryable: true, retry_after: None, took: Span(1) };
+    story.report("a", fence, failed, 1);
+    story.after("1h");
+    assert_eq!(story.run.ready_task(&story.plan, 0).name, "invoice.5", "also of the next attempt");
+    // A snapshot has it, too.
+    let bytes = crate::wire::seal(&story.run.state);
+    let run = Run::load(&story.plan, Some(&bytes), &[]).unwrap();
+    assert_eq!(run.ready_task(&story.plan, 0).name, "invoice.5");
+    // With a waiting worker it is leased at once.
+    let story = Story::start(plan(), origin(), Admission::Open, vec![offer("w1")]);
+    assert_eq!(story.assignments[0].task.name, "invoice.5");
+    let nine = Origin { body: Payload::json(r#"{"id":9}"#), ..Default::default() };
+    let other = Story::start(plan(), nine, Admission::Open, vec![offer("w1")]);
+    assert_eq!(other.run.step(0).failure.as_ref().unwrap().code, "type_not_allowed");
+    assert_eq!(other.run.step(0).failure.as_ref().unwrap().message, "`invoice.9` is not one of: invoice.5, invoice.7");
+    assert_eq!(other.run.step(0).attempt, 0, "no worker was asked");
 }
 
 #[test]

@@ -362,7 +362,18 @@ fn started(event: &Event) -> bool {
 
 fn leased(attempt: u32) -> Event {
     let (worker, lease, key) = ("w".into(), kernel::Span::from_secs(30), "k7".into());
-    Event::Leased { step: 0, attempt, worker, lease, seen: vec![], key, epoch: 1, slot: 0, key_slot: 0 }
+    Event::Leased {
+        step: 0,
+        attempt,
+        worker,
+        lease,
+        seen: vec![],
+        key,
+        epoch: 1,
+        slot: 0,
+        key_slot: 0,
+        of_type: String::new(),
+    }
 }
 
 fn out_of_time(code: &str) -> Event {
