@@ -38,7 +38,7 @@ fn m3_m7_what_an_earlier_release_stored_runs_on() {
     let queued = queued["id"].as_str().expect("an id");
     let ended = start(&done);
     let ended_view = server.finished(&ended);
-    let runs: Vec<String> = [&join, &nap, &door, &task, &retry, &long, queued, queued].map(|w| start(w)).into();
+    let runs: Vec<String> = [&join, &nap, &door, &task, &retry, &long, queued, queued].map(start).into();
     let plain = server.submit("plain.v1", json!({ "n": 1 }));
     upstream.wait_for("/work", 1);
     upstream.wait_for("/flaky", 1);
