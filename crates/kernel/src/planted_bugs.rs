@@ -70,6 +70,12 @@ names! {
         KeyIsGlobal = 31 "key_is_global",
         /// The number of a new iteration is how many have ended, not how many were opened.
         IterationReused = 32 "iteration_reused",
+        /// The row that asks for a child stays when the child exists, so the child is started again.
+        ChildStartedTwice = 33 "child_started_twice",
+        /// A run that was cancelled does not tell its parent that it has ended.
+        ChildEndLost = 34 "child_end_lost",
+        /// A run is deleted by its status alone, although it still owes another run a message.
+        ErasedUnderRows = 35 "erased_under_rows",
     }
 }
 

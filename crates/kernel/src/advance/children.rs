@@ -19,6 +19,7 @@ use crate::id::{InboxId, RunId};
 use crate::inbox::{ChildOutcome, InboxKind, StartChild, StoredInput};
 use crate::payload::Payload;
 use crate::plan::{ChildBody, OnParentClose};
+use crate::planted_bugs::{self, Bug};
 use crate::retry;
 use crate::run::{CHILDREN_MAX, ChildLink, Phase};
 use crate::status::RunStatus;
@@ -210,7 +211,8 @@ impl AdvanceState<'_> {
 
     /// The run has ended: its parent learns how, and its children that end with it are cancelled.
     pub(super) fn tell_others_of_end(&mut self) {
-        if let Some(parent) = self.run.state.origin.parent.clone().filter(|parent| !parent.is_detached) {
+        let is_buggy = planted_bugs::is(Bug::ChildEndLost) && self.run.status() == RunStatus::Cancelled;
+        if let Some(parent) = self.run.state.origin.parent.clone().filter(|parent| !parent.is_detached && !is_buggy) {
             let state = &self.run.state;
             let output = state.output.as_ref().map(|output| self.whole(output));
             let failure = match state.status {

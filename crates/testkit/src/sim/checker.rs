@@ -7,6 +7,7 @@
 //! left it.
 
 use super::concurrency_model::{BatchWriter, ConcurrencyEvent, ConcurrencyModel};
+use super::family_model::FamilyModel;
 use super::lease_model::{self, LeaseChange, LeaseModel};
 use super::notification_model::NotificationModel;
 use super::run_model::RunModel;
@@ -47,6 +48,7 @@ pub struct Checker {
     pub leases: LeaseModel,
     /// The nodes of a shared store.
     pub nodes: NodeTable,
+    pub families: FamilyModel,
     /// Lease changes in the batch that is being checked.
     lease_changes: Vec<LeaseChange>,
     /// Concurrency events in the batch that is being checked.
@@ -192,12 +194,8 @@ impl Checker {
         tracked.is_erased = true;
         ViolationKind::Lost.unless(tracked.model.is_over(), || "an open run was deleted".into())?;
         self.notifications.check_none_lost(store)?;
-        self.check_inbox(store)
-    }
-
-    /// Checks the rows of the inbox against what runs owe each other.
-    pub fn check_inbox(&self, _store: &MemoryStore) -> CheckResult {
-        Ok(())
+        self.families.run_erased(run, store)?;
+        self.check_families(store)
     }
 
     /// The kind of a step of a run.
@@ -264,6 +262,7 @@ impl Checker {
             concurrency_events: &mut self.concurrency_events,
             lease_changes: &mut self.lease_changes,
             nodes: &self.nodes,
+            families: &mut self.families,
         };
         tracked.read_new_records(stored, writer, self.has_one_clock, observations)?;
         if tracked.needs_upgrade {
@@ -366,6 +365,7 @@ struct Observations<'a> {
     concurrency_events: &'a mut Vec<(RunId, ConcurrencyEvent)>,
     lease_changes: &'a mut Vec<LeaseChange>,
     nodes: &'a NodeTable,
+    families: &'a mut FamilyModel,
 }
 
 impl TrackedRun {
@@ -398,6 +398,8 @@ impl TrackedRun {
             for (event, number) in record.events.iter().zip(record.first..) {
                 self.observe((event, number), record.at, stored, (writer, observations.nodes))?;
                 *observations.events.entry(coverage_mark(event)).or_default() += 1;
+                let kind = event.step().and_then(|step| self.model.kind(step));
+                observations.families.observe(stored.row.id, event, kind, &self.trigger)?;
                 observations.lease_changes.extend(self.lease_change(event, number, stored.row.id));
             }
             observations

@@ -158,6 +158,11 @@ pub struct ClientLog {
     workflows: BTreeMap<RunId, WorkflowId>,
 }
 
+/// Has the run this status, or did it end since it was being cancelled?
+fn has_become(run: &Run, status: RunStatus) -> bool {
+    run.status() == status || status == RunStatus::Cancelling && run.is_terminal()
+}
+
 impl ClientLog {
     /// Was the run started with an idempotency key? Then another run may exist in its place.
     pub fn has_key(&self, run: RunId) -> bool {
@@ -280,11 +285,13 @@ impl ClientLog {
         let stored_runs = self.entries.iter().filter_map(|r| Some((r.request.run(), stored.stored(r.request.run())?)));
         let is_cancelled = |run: &Run| run.status() == RunStatus::Cancelled && run.state.cancelled_by != "onward";
         for (id, run) in stored_runs.filter(|(_, run)| is_cancelled(run)) {
-            let is_requested = self.entries.iter().enumerate().any(|(request_id, entry)| {
-                matches!(entry.request, ClientRequest::Cancel { run } if run == id)
-                    && entry.state != RequestState::Refused
-                    && run.state.cancelled_by == ClientLog::actor(request_id)
-            });
+            let parent = stored.families.closed_by(id).map(|parent| parent.to_string());
+            let is_requested = parent == Some(run.state.cancelled_by.clone())
+                || self.entries.iter().enumerate().any(|(request_id, entry)| {
+                    matches!(entry.request, ClientRequest::Cancel { run } if run == id)
+                        && entry.state != RequestState::Refused
+                        && run.state.cancelled_by == ClientLog::actor(request_id)
+                });
             require(is_requested, || format!("{id} was cancelled, but no client requested it"))?;
         }
         Ok(())
@@ -337,7 +344,7 @@ impl ClientLog {
                         !has_acted && matches!(request, ClientRequest::RetryNow { .. })
                     }
                     RequestState::Done(Answer::Ended(status)) => {
-                        !has_acted && run.is_some_and(|r| r.status() == *status)
+                        !has_acted && run.is_some_and(|r| has_become(r, *status))
                     }
                     RequestState::Refused => !has_acted,
                     _ => false,
@@ -348,7 +355,7 @@ impl ClientLog {
                 let is_recorded = stored.accepted_report(*id, *fence) == Some(*digest);
                 match state {
                     RequestState::Done(Answer::Applied | Answer::Repeated) => is_recorded,
-                    RequestState::Done(Answer::Ended(status)) => run.is_some_and(|r| r.status() == *status),
+                    RequestState::Done(Answer::Ended(status)) => run.is_some_and(|r| has_become(r, *status)),
                     RequestState::Done(Answer::Stale) => true,
                     RequestState::Done(Answer::Unknown) => !stored.is_shared(),
                     RequestState::Refused => !is_recorded || self.may_have_reported(*id, *fence, *digest),
@@ -374,7 +381,7 @@ impl ClientLog {
                 match state {
                     RequestState::Done(Answer::Applied) => has_acted,
                     RequestState::Done(Answer::Ended(status)) => {
-                        !has_acted && run.is_some_and(|r| r.status() == *status)
+                        !has_acted && run.is_some_and(|r| has_become(r, *status))
                     }
                     RequestState::Done(Answer::Repeated | Answer::Conflict) => {
                         !has_acted && !matches!(request, ClientRequest::Signal { key: None, .. })
@@ -387,17 +394,19 @@ impl ClientLog {
                 }
             }
             (ClientRequest::Cancel { .. }, state) => {
-                let is_cancelled = run.is_some_and(|r| r.status() == RunStatus::Cancelled);
+                // It ends when its children have, or at its deadline.
+                let ends = [RunStatus::Cancelled, RunStatus::Cancelling, RunStatus::Timeout];
+                let is_cancelled = run.is_some_and(|r| ends.contains(&r.status()) && !r.state.cancelled_by.is_empty());
                 let is_own = run.is_some_and(|r| r.state.cancelled_by == ClientLog::actor(request_id));
                 match state {
                     RequestState::Done(Answer::Applied) => is_cancelled && is_own,
                     RequestState::Done(Answer::Repeated) => is_cancelled,
-                    RequestState::Done(Answer::Ended(status)) => run.is_some_and(|r| r.status() == *status),
+                    RequestState::Done(Answer::Ended(status)) => run.is_some_and(|r| has_become(r, *status)),
                     RequestState::Refused => !is_own,
                     _ => false,
                 }
             }
-            (ClientRequest::Watch { .. }, RequestState::Ended(status)) => run.is_some_and(|r| r.status() == *status),
+            (ClientRequest::Watch { .. }, RequestState::Ended(status)) => run.is_some_and(|r| has_become(r, *status)),
             (ClientRequest::Watch { .. }, RequestState::Refused) => true,
             _ => false,
         };

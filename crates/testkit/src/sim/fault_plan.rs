@@ -49,10 +49,12 @@ pub enum Fault {
     SharedStore,
     /// Events between nodes are lost.
     LostEvents,
+    /// Steps that start runs of other workflows.
+    Children,
 }
 
 impl Fault {
-    pub const ALL: [Fault; 30] = [
+    pub const ALL: [Fault; 31] = [
         Fault::Crash,
         Fault::CrashInRecovery,
         Fault::CrashAtCommit,
@@ -83,6 +85,7 @@ impl Fault {
         Fault::Retention,
         Fault::SharedStore,
         Fault::LostEvents,
+        Fault::Children,
     ];
 
     pub fn parse(name: &str) -> Option<Fault> {
@@ -147,6 +150,7 @@ pub struct FaultPlan {
     pub retention: Option<Span>,
     pub is_shared: bool,
     pub loses_events: bool,
+    pub has_children: bool,
 }
 
 impl FaultPlan {
@@ -176,6 +180,7 @@ impl FaultPlan {
             retention: mean(random).map(|mean| Span(mean.0 / 4)),
             is_shared: random.coin(),
             loses_events: random.coin(),
+            has_children: random.coin(),
             ..FaultPlan::draw_worker_faults(workers)
         };
         without.iter().for_each(|fault| faults.leave_out(*fault));
@@ -234,6 +239,7 @@ impl FaultPlan {
             Fault::Retention => self.retention = None,
             Fault::SharedStore => self.is_shared = false,
             Fault::LostEvents => self.loses_events = false,
+            Fault::Children => self.has_children = false,
         }
     }
 }

@@ -68,7 +68,10 @@ impl World {
         let has_tasks = |run: &Run| {
             run.state.steps.iter().any(|step| matches!(step.phase, Phase::Ready { .. } | Phase::Leased { .. }))
         };
-        let open: Vec<RunId> = free.filter(|(.., run)| !is_shared || !has_tasks(run)).map(|(run, ..)| run).collect();
+        let open: Vec<RunId> = free
+            .filter(|(id, _, run)| (!is_shared || !has_tasks(run)) && !self.checker.families.is_child(*id))
+            .map(|(run, ..)| run)
+            .collect();
         if open.is_empty() {
             return Ok(());
         }
@@ -115,6 +118,7 @@ impl World {
             let rows: Vec<ReadyRow> = ready.iter().filter(|row| row.position.run == run).cloned().collect();
             let judged = self.checker.run_committed(&stored, &rows, batch.epoch, writer.is_draining);
             judged.map_err(|violation| violation.about(run))?;
+            self.expect_children();
             let seq = self.checker.stored(run).map_or(0, |run| run.state.seq);
             self.note(format!("  {run} is {} at event {seq}", stored.row.status));
         }
@@ -125,6 +129,7 @@ impl World {
             ViolationKind::Lost
                 .unless(is_whole, || format!("{run} and {other_run} were started together, but only one exists"))?;
         }
+        self.checker.check_families(&self.store)?;
         self.checker.batch_committed(&not_created, self.now, (process, writer), &self.store)?;
         self.check_room_was_made()
     }

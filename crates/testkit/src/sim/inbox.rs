@@ -85,7 +85,7 @@ impl World {
             InboxEvent::Answer(answers) => {
                 if !self.is_store_down() {
                     ready(self.store.answer_inbox(&answers)).expect("the memory store answers");
-                    self.checker.check_inbox(&self.store)?;
+                    self.checker.check_families(&self.store)?;
                 }
             }
             InboxEvent::Write(inputs) => self.write_inputs(process, inputs)?,
@@ -95,6 +95,24 @@ impl World {
             InboxEvent::DeleteEnded => self.delete_ended(process)?,
         }
         Ok(())
+    }
+
+    /// Registers the runs that steps have asked for.
+    pub fn expect_children(&mut self) {
+        for (child, call, trigger) in self.checker.take_new_children() {
+            let Some(definition) = self.current_version(&format!("workflow {}", call.workflow)) else { continue };
+            self.trace.mark("a step started a run", true);
+            self.trace.mark("a step started a run and did not wait", call.is_detached);
+            self.definition_of.insert(child, definition);
+            self.checker.expect_run(child, self.definitions[definition].clone(), trigger, false);
+        }
+    }
+
+    /// Has every row led to what it asks for?
+    pub fn is_inbox_empty(&self) -> bool {
+        let waits = |run: RunId| self.checker.needs_upgrade(run);
+        let left = self.checker.families.left(&self.store);
+        left.into_iter().all(|(to, _, from)| waits(to) || from.is_some_and(waits))
     }
 
     fn inbox_of(&mut self, run: RunId) -> Option<Vec<InboxRow>> {
@@ -172,7 +190,7 @@ impl World {
             Closing::Delete(row) => {
                 self.trace.mark("a child was closed after it was deleted", true);
                 ready(self.store.answer_inbox(&[row])).expect("the memory store answers");
-                self.checker.check_inbox(&self.store)?;
+                self.checker.check_families(&self.store)?;
             }
         }
         Ok(())

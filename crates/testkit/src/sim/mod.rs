@@ -18,7 +18,7 @@
 //!
 //! Read in this order: [`world`] (virtual time and the event heap), [`process`] (what drives a mailbox),
 //! [`shared_store`] (several nodes), [`inbox`], [`fault_injection`] (crashes and pauses), [`clock`], [`faulty_store`], [`client`], [`workers`]; then what
-//! is checked: [`checker`], [`run_model`], [`group_model`], [`oracle`], [`concurrency_model`], [`lease_model`],
+//! is checked: [`checker`], [`run_model`], [`wait_model`], [`group_model`], [`family_model`], [`oracle`], [`concurrency_model`], [`lease_model`],
 //! [`notification_model`], [`client_log`]; then [`shrink`], which reduces a failing simulation.
 
 pub mod checker;
@@ -27,6 +27,7 @@ pub mod client_log;
 pub mod clock;
 pub mod concurrency_model;
 pub mod condition;
+pub mod family_model;
 pub mod fault_injection;
 pub mod fault_plan;
 pub mod faulty_store;
@@ -44,6 +45,7 @@ pub mod trace;
 pub mod trigger;
 pub mod upstream;
 pub mod violation;
+pub mod wait_model;
 pub mod workers;
 pub mod workflow_generator;
 pub mod world;

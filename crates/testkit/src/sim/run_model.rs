@@ -9,12 +9,11 @@ use super::condition::Facts;
 use super::oracle;
 use super::trigger::Trigger;
 use super::violation::{CheckResult, ViolationKind, require};
-use super::workflow_generator::{ConcurrencyLimit, Gate, GeneratedStep, StepKind, TestWorkflow, WorkerTask};
+use super::workflow_generator::{ConcurrencyLimit, GeneratedStep, StepKind, TestWorkflow, WorkerTask};
 use engine::mailbox::Dispatch;
 use engine::task_queue::ClaimedTask;
 use kernel::advance::Work;
 use kernel::event::{Because, ConcurrencyGroup, Event, Failure, OnConflict, Queue};
-use kernel::plan::Decision;
 use kernel::{RunStatus, Span, Timestamp};
 use std::rc::Rc;
 
@@ -25,8 +24,8 @@ pub struct RunModel {
     pub(super) steps: Vec<StepModel>,
     status: Option<RunStatus>,
     /// Signals that no step has read, oldest first: the number of each and its name.
-    unread: Vec<(u64, String)>,
-    expires_at: Timestamp,
+    pub(super) unread: Vec<(u64, String)>,
+    pub(super) expires_at: Timestamp,
     /// Nothing may start while the run is paused or queued.
     is_paused: bool,
     is_queued: bool,
@@ -86,6 +85,10 @@ pub(super) enum ModelPhase {
     Waiting(Timestamp),
     /// A group, a loop or an iteration is at work.
     Open,
+    /// It waits for a run that it has started.
+    Child,
+    /// That run has ended with this status, or exists if the step does not wait for its end.
+    ChildEnded(Option<RunStatus>),
     /// It was approved or denied, or has read a signal: its end follows.
     Decided(Decided),
     Done(&'static str),
@@ -145,6 +148,8 @@ impl RunModel {
             ModelPhase::Idle
             | ModelPhase::Running
             | ModelPhase::Open
+            | ModelPhase::Child
+            | ModelPhase::ChildEnded(_)
             | ModelPhase::Decided(_)
             | ModelPhase::Done(_) => return None,
         };
@@ -236,7 +241,7 @@ impl RunModel {
             ("timeout", StepKind::Task(WorkerTask { queue, attempt, total, .. })) => {
                 queue.or(attempt).or(total).is_some()
             }
-            ("failed", StepKind::Approval(_) | StepKind::Group(_) | StepKind::Loop { .. }) => true,
+            ("failed", StepKind::Child(_) | StepKind::Approval(_) | StepKind::Group(_) | StepKind::Loop { .. }) => true,
             ("timeout", kind) => {
                 matches!(kind, StepKind::Http(_) | StepKind::Wait(_) | StepKind::Signal(..) | StepKind::Pause(_))
             }
@@ -274,8 +279,13 @@ impl RunModel {
         require(self.status.is_some() == !matches!(event, Event::Created { .. }), || {
             "`Created` must be the first event, and only the first".into()
         })?;
-        let ends = matches!(event, Event::Cancelled { .. } | Event::RunCancelled { .. } | Event::RunTimeout {});
-        require(!self.is_cancelling || ends, || "the run continues after a step was cancelled".into())?;
+        let ends = matches!(
+            event,
+            Event::Cancelled { .. } | Event::ChildEnded { .. } | Event::RunCancelled { .. } | Event::RunTimeout {}
+        );
+        // While it waits for its children, a run keeps a callback for a step that never comes.
+        let is_kept = matches!(event, Event::WaitClosed { .. }) && self.status == Some(RunStatus::Cancelling);
+        require(!self.is_cancelling || ends || is_kept, || format!("{:?} after a step was cancelled", event.name()))?;
         let is_new = std::mem::take(&mut self.is_new);
         match event {
             Event::Created { origin } => {
@@ -332,6 +342,11 @@ impl RunModel {
                 };
                 require(is_explained, || format!("the run was cancelled by {actor}: {reason}"))
             }
+            Event::RunCancelling { .. } => {
+                (self.is_cancelling, self.status) = (true, Some(RunStatus::Cancelling));
+                let waits = self.steps.iter().any(|step| step.phase == ModelPhase::Child);
+                require(waits, || "the run waits for children that it does not have".into())
+            }
             Event::SignalReceived { name, .. } => {
                 self.unread.push((number, name.clone()));
                 Ok(())
@@ -353,12 +368,18 @@ impl RunModel {
         if self.is_over() {
             return Ok(());
         }
+        if self.status == Some(RunStatus::Cancelling) {
+            let is_waiting = |s: &StepModel| s.phase == ModelPhase::Child;
+            return ViolationKind::Stuck
+                .unless(self.steps.iter().any(is_waiting), || "the run waits for no child, and does not end".into());
+        }
         let is_held = self.held_because().is_some();
         let is_active = |s: &StepModel| {
             matches!(s.phase, ModelPhase::Running | ModelPhase::Leased) || s.phase == ModelPhase::Ready && !is_held
         };
         let is_running = self.steps.iter().any(is_active);
-        let is_unfinished = self.steps.iter().any(|s| matches!(s.phase, ModelPhase::Decided(_)));
+        let is_unfinished =
+            self.steps.iter().any(|s| matches!(s.phase, ModelPhase::Decided(_) | ModelPhase::ChildEnded(_)));
         require(!is_unfinished, || "a step was decided, but did not end".into())?;
         let waiting = (0..self.steps.len()).filter(|i| matches!(self.steps[*i].phase, ModelPhase::Waiting(_)));
         for (i, name) in waiting.filter_map(|i| self.step(i).kind.signal().map(|name| (i, name))) {
@@ -422,9 +443,8 @@ impl RunModel {
 
     fn observe_step(&mut self, i: usize, event: &Event, number: u64, at: Timestamp) -> CheckResult {
         let is_closing = self.steps[i].parent.is_some_and(|parent| self.steps[parent].is_closing);
-        require(!is_closing || matches!(event, Event::Cancelled { .. }), || {
-            format!("s{i} goes on in a group that fails")
-        })?;
+        let ends = matches!(event, Event::Cancelled { .. } | Event::ChildEnded { .. });
+        require(!is_closing || ends, || format!("{} for s{i} in a group that fails", event.name().unwrap_or("?")))?;
         let workflow = self.workflow.clone();
         let GeneratedStep { kind, retry, .. } = &workflow.steps[self.steps[i].node];
         if let StepKind::Task(task) = kind {
@@ -432,6 +452,9 @@ impl RunModel {
         }
         if kind.inner().is_some() {
             return self.observe_group(i, event);
+        }
+        if let StepKind::Child(call) = kind {
+            return self.observe_child(i, call, event, at);
         }
         if matches!(kind, StepKind::Signal(..) | StepKind::Approval(_) | StepKind::Pause(_)) {
             return self.observe_wait(i, event, number, at);
@@ -541,96 +564,6 @@ impl RunModel {
                     _ => return Err(illegal().into()),
                 }
                 self.settle(i, "success")
-            }
-            _ => Err(illegal().into()),
-        }
-    }
-
-    /// The same for a step that waits for a signal, an approval, or to be resumed.
-    fn observe_wait(&mut self, i: usize, event: &Event, number: u64, at: Timestamp) -> CheckResult {
-        let (kind, phase) = (self.step(i).kind, self.steps[i].phase);
-        let illegal = || format!("{} for s{i} in phase {phase:?}", event.name().unwrap_or("?"));
-        let deadline_after = |timeout: Option<Span>| timeout.map_or(self.expires_at, |t| at.after(t));
-        // What arrives exactly at a deadline is late.
-        let is_in_time = matches!(phase, ModelPhase::Waiting(deadline) if at < deadline);
-        let check_late = |deadline: Timestamp| {
-            ViolationKind::Early.unless(at >= deadline, || format!("the deadline of s{i} has not passed"))
-        };
-        match (event, kind) {
-            (Event::WaitOpened { deadline, .. }, StepKind::Signal(_, timeout) | StepKind::Pause(timeout))
-            | (Event::ApprovalRequested { deadline, .. }, StepKind::Approval(Gate { timeout, .. })) => {
-                require(*deadline == deadline_after(timeout), illegal)?;
-                self.check_may_begin(i)?;
-                (self.steps[i].phase, self.steps[i].waits_since) = (ModelPhase::Waiting(*deadline), number);
-                Ok(())
-            }
-            (Event::SignalConsumed { signal, .. }, StepKind::Signal(name, _)) => {
-                match phase {
-                    ModelPhase::Idle => self.check_may_begin(i)?,
-                    _ => require(is_in_time, illegal)?,
-                }
-                let oldest = self.unread.iter().position(|(_, unread)| unread == name);
-                let is_oldest = oldest.is_some_and(|oldest| self.unread[oldest].0 == *signal);
-                ViolationKind::Duplicated
-                    .unless(is_oldest, || format!("s{i} reads signal {signal}, unread are {:?}", self.unread))?;
-                let is_first = |other: &StepModel| other.waits_since >= self.steps[i].waits_since;
-                let waits = |other: &&StepModel| {
-                    let is_for_it = self.workflow.steps[other.node].kind.signal() == Some(name);
-                    is_for_it && matches!(other.phase, ModelPhase::Waiting(_))
-                };
-                let has_waited_longest = phase == ModelPhase::Idle || self.steps.iter().filter(waits).all(is_first);
-                require(has_waited_longest, || format!("s{i} reads a signal for which another step waits longer"))?;
-                oldest.map(|oldest| self.unread.remove(oldest));
-                self.steps[i].phase = ModelPhase::Decided(Decided::Signal);
-                Ok(())
-            }
-            (Event::Received { callback: None, .. }, StepKind::Signal(..)) => {
-                ViolationKind::Duplicated.unless(phase == ModelPhase::Decided(Decided::Signal), illegal)?;
-                self.settle(i, "success")
-            }
-            (Event::Continued { .. }, StepKind::Pause(_)) => {
-                require(is_in_time, illegal)?;
-                self.settle(i, "success")
-            }
-            (Event::ApprovalDecided { decision, actor, .. }, StepKind::Approval(Gate { default, .. })) => {
-                let ModelPhase::Waiting(deadline) = phase else {
-                    return ViolationKind::Duplicated.unless(false, illegal);
-                };
-                let is_late = actor.is_empty();
-                if is_late {
-                    check_late(deadline)?;
-                    require(*decision == default.unwrap_or(Decision::Denied), illegal)?;
-                } else {
-                    require(is_in_time, illegal)?;
-                }
-                let decided = match decision {
-                    Decision::Approved => Decided::Approved,
-                    _ => Decided::Denied { is_late: is_late && default.is_none() },
-                };
-                self.steps[i].phase = ModelPhase::Decided(decided);
-                Ok(())
-            }
-            (Event::Succeeded { .. }, StepKind::Approval(_)) => {
-                require(phase == ModelPhase::Decided(Decided::Approved), illegal)?;
-                self.settle(i, "success")
-            }
-            (Event::Failed { failure, .. }, StepKind::Approval(_)) => {
-                let is_late = failure.code == "approval_timeout";
-                require(is_late || failure.code == "approval_denied", illegal)?;
-                require(phase == ModelPhase::Decided(Decided::Denied { is_late }), illegal)?;
-                self.steps[i].is_denied = true;
-                self.settle(i, "failed")
-            }
-            (Event::TimedOut { .. }, StepKind::Signal(..) | StepKind::Pause(_)) => {
-                let ModelPhase::Waiting(deadline) = phase else { return Err(illegal().into()) };
-                check_late(deadline)?;
-                self.settle(i, "timeout")
-            }
-            (Event::Skipped { because, .. }, _) => self.skip(i, because),
-            (Event::Cancelled { .. }, _) => {
-                require(!matches!(phase, ModelPhase::Idle | ModelPhase::Done(_)), illegal)?;
-                self.cancelled(i);
-                self.settle(i, "cancelled")
             }
             _ => Err(illegal().into()),
         }
@@ -796,14 +729,14 @@ impl RunModel {
     }
 
     /// Nothing may start in a run that is paused or queued.
-    fn check_not_held(&self, i: usize) -> CheckResult {
+    pub(super) fn check_not_held(&self, i: usize) -> CheckResult {
         ViolationKind::Early.unless(self.held_because().is_none(), || {
             format!("s{i} advances although {}", self.held_because().unwrap_or("?"))
         })
     }
 
     /// Checks that the next attempt may begin, which may be the first.
-    fn check_may_attempt(&self, i: usize, at: Timestamp) -> CheckResult {
+    pub(super) fn check_may_attempt(&self, i: usize, at: Timestamp) -> CheckResult {
         match self.steps[i].phase {
             ModelPhase::Retrying(due) => {
                 self.check_not_held(i)?;

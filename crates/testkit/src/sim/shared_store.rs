@@ -28,6 +28,8 @@ const FIRST_LEASE: Span = Span::from_secs(10);
 /// As in the engine: how often the types with ready tasks are read, and how many of these reads pass before expired
 /// limit slots are deleted.
 const READY_TYPES_EVERY: Span = Span::from_secs(1);
+/// In the end, clocks that are further off than this are corrected; they drift until they are looked at again.
+const SKEW_FIXED: Span = Span::from_secs(29);
 /// How many of a thousand events between nodes are lost, where any are.
 const LOST_EVENTS: u32 = 300;
 
@@ -148,10 +150,10 @@ impl World {
         is_suspended
     }
 
-    /// An operator corrects the clocks with which a node takes no part.
+    /// An operator corrects the clocks with which a node takes no part, or soon would not.
     pub fn correct_clocks(&mut self) {
         for host in &mut self.hosts {
-            if Span((host.wall.read(self.now).0 - self.now.0).unsigned_abs()) > SKEW_MAX {
+            if Span((host.wall.read(self.now).0 - self.now.0).unsigned_abs()) > SKEW_FIXED {
                 host.wall.set(self.now, self.now);
             }
         }

@@ -30,18 +30,30 @@ pub struct Trigger {
     pub priority: Option<u32>,
     pub key: &'static str,
     pub run_at: Option<Timestamp>,
+    /// The body was filled in by the step that started the run.
+    pub is_from_parent: bool,
 }
 
 impl Trigger {
     pub fn draw(random: &mut Random, group: u64) -> Trigger {
         let (flag, is_large, note) = (random.coin(), random.chance(250), random.pick(&NOTES));
-        Trigger { flag, is_large, note, group, priority: None, key: "", run_at: None }
+        Trigger { flag, is_large, note, group, priority: None, key: "", run_at: None, is_from_parent: false }
     }
 
     pub fn body(&self) -> Bytes {
         let pad = "x".repeat(if self.is_large { INLINE_MAX } else { 5 });
         let Trigger { flag, note, group, .. } = self;
-        format!(r#"{{"flag":{flag},"note":"{note}","group":{group},"secret":"hush","pad":"{pad}"}}"#).into()
+        let body = format!(r#"{{"flag":{flag},"note":"{note}","group":{group},"secret":"hush","pad":"{pad}"}}"#);
+        if !self.is_from_parent {
+            return body.into();
+        }
+        let value: serde_json::Value = serde_json::from_str(&body).expect("the body is JSON");
+        value.to_string().into()
+    }
+
+    /// The trigger of a run that a step of this one starts, with the same body.
+    pub fn of_child(&self) -> Trigger {
+        Trigger { priority: None, key: "", run_at: None, is_from_parent: true, ..self.clone() }
     }
 
     /// What [`GROUP_KEY`] evaluates to.

@@ -11,8 +11,8 @@ use super::trigger::GROUP_KEY;
 use kernel::event::OnConflict;
 use kernel::path::{RawPath, Ref, Root, TaskField};
 use kernel::plan::{
-    ApprovalBody, Backoff, Body, Concurrency, Decision, Form, Group, GroupBody, Guard, Http, Join, Layout, Link, Node,
-    Notify, Occasion, OnError, Outcomes, Repeat, Retry, TaskBody, Verdict,
+    ApprovalBody, Backoff, Body, ChildBody, Concurrency, Decision, Form, Group, GroupBody, Guard, Http, Join, Layout,
+    Link, Node, Notify, Occasion, OnError, OnParentClose, Outcomes, Repeat, Retry, TaskBody, Verdict,
 };
 use kernel::template::{self, Part, Template};
 use kernel::{Plan, Span, expr};
@@ -84,12 +84,24 @@ pub enum StepKind {
     /// Waits until it is resumed.
     Pause(Option<Span>),
     Task(WorkerTask),
+    Child(ChildCall),
     Group(Inner),
     Loop {
         body: Inner,
         count: u32,
         concurrency: u32,
     },
+}
+
+/// The run of another workflow that a step starts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ChildCall {
+    /// `workflow 0`, `workflow 1` and so on; those before this one exist.
+    pub workflow: usize,
+    /// The step does not wait for the end of the run.
+    pub is_detached: bool,
+    /// The run is cancelled when this one ends.
+    pub is_closed_with_parent: bool,
 }
 
 /// The steps inside of a group, or of each iteration of a loop.
@@ -347,6 +359,17 @@ impl TestWorkflow {
         }
     }
 
+    /// Turns some steps into runs of the workflows before this one, or of one that does not exist.
+    pub fn call_others(&mut self, random: &mut Random, number: usize) {
+        for step in self.steps.iter_mut().filter(|step| step.kind.is_executed()) {
+            if random.chance(250) {
+                let workflow = if number == 0 || random.chance(50) { 99 } else { random.below(number as u64) as usize };
+                let (is_detached, is_closed_with_parent) = (random.chance(250), random.chance(700));
+                step.kind = StepKind::Child(ChildCall { workflow, is_detached, is_closed_with_parent });
+            }
+        }
+    }
+
     /// The workflow whose runs call a notification URL.
     pub fn notifier(random: &mut Random) -> TestWorkflow {
         TestWorkflow::with_steps(random, |_| {
@@ -569,6 +592,12 @@ fn body(kind: StepKind) -> Body {
             Body::Approval { approval: Box::new(approval) }
         }
         StepKind::Pause(timeout) => Body::Pause { timeout },
+        StepKind::Child(ChildCall { workflow, is_detached, is_closed_with_parent }) => {
+            let on_parent_close = if is_closed_with_parent { OnParentClose::Cancel } else { OnParentClose::Leave };
+            let workflow = parts(&format!("workflow {workflow}"));
+            let child = ChildBody { workflow, detached: is_detached, on_parent_close, ..Default::default() };
+            Body::Child { child: Box::new(child) }
+        }
         StepKind::Group(inner) => Body::Group { group: inner.plan_body() },
         StepKind::Loop { body, count, concurrency } => {
             let list = serde_json::Value::from_iter(0..count);
