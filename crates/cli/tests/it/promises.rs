@@ -121,7 +121,7 @@ fn i26_a_callback_at_the_time_of_its_timeout_gets_the_answer_that_matches_the_ou
     let upstream = Upstream::start();
     let server = Server::start();
     let steps = "tell: { url: $UP/tell, body: { url: '{{wait.door.url}}', run: '{{trigger.body.n}}' } }\n\
-                 door: { wait_for_webhook: { timeout: 400ms }, needs: [tell] }";
+                 door: { wait_for_webhook: { timeout: 3s }, needs: [tell] }";
     let workflow = server.workflow(&upstream.fill(steps));
     let outcomes: Vec<(u16, String)> = std::thread::scope(|scope| {
         let aim = |n: u64| {

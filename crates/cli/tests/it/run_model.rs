@@ -237,7 +237,7 @@ fn m16_a_first_join_starts_once_across_a_kill() {
     let workflow = server.workflow(&upstream.fill(
         "
 near: { sleep: 1ms }
-far: { sleep: 400ms }
+far: { sleep: 4s }
 won: { needs: { any: [near, far] }, url: $UP/won, body: { far: '{{tasks.far.status}}' } }
 lost: { needs: { any: [no, never] }, noop: {} }
 no: { if: 'false', noop: {} }
