@@ -2,6 +2,8 @@
 //! write must exist, and no refused write may exist.
 
 use crate::postgres::{Database, open, runtime};
+use bytes::Bytes;
+use kernel::RunId;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -86,8 +88,7 @@ impl Load {
             let seq = runtime().block_on(acknowledged).unwrap();
             for n in 0..RUNS {
                 let id = run(writer * 100 + n);
-                let history =
-                    runtime().block_on(self.store.history(ORG, id, 0, usize::MAX)).unwrap().unwrap_or_default();
+                let history = self.history(id);
                 assert!(
                     history.into_iter().eq((1..=seq).map(|seq| record(id, seq, at(1_000)))),
                     "run {n} of writer {writer}"
@@ -97,6 +98,17 @@ impl Load {
         }
         let end = runtime().block_on(self.store.journal_page(ORG, None, 1)).unwrap().end;
         assert_eq!(end, records, "every record has one position");
+    }
+
+    /// The records of a run. The first reads may meet a session that was terminated a moment ago.
+    fn history(&self, id: RunId) -> Vec<Bytes> {
+        for _ in 0..20 {
+            match runtime().block_on(self.store.history(ORG, id, 0, usize::MAX)) {
+                Err(Error::Unavailable(_)) => std::thread::sleep(Duration::from_millis(50)),
+                read => return read.unwrap().unwrap_or_default(),
+            }
+        }
+        panic!("the store is not available");
     }
 
     /// Waits until this many more batches were acknowledged, which shows that the store has recovered.
