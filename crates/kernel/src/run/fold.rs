@@ -410,8 +410,22 @@ impl Run {
                 kept.extend(self.parent(*step));
             }
         }
+        self.note_handled(plan, &kept);
         for step in inside.into_iter().rev().filter(|step| !kept.contains(step)) {
             self.forget_step(step);
+        }
+    }
+
+    /// Marks the failures among these steps that are handled, before what handled them leaves the state.
+    fn note_handled(&mut self, plan: &Plan, steps: &BTreeSet<u32>) {
+        let groups = steps.iter().copied().filter(|step| self.group_body(plan, *step).is_some());
+        let unhandled: BTreeSet<u32> =
+            groups.flat_map(|group| planner::unhandled_in(plan, self, Some(group))).collect();
+        for step in steps.difference(&unhandled) {
+            let has_failed = matches!(self.step(*step).outcome(), Some(Outcome::Failed | Outcome::TimedOut));
+            if has_failed && self.iteration(*step).is_none() {
+                self.step_mut(*step).is_handled = true;
+            }
         }
     }
 

@@ -160,6 +160,8 @@ message! {
         26 since 2 => child: Option<Box<ChildLink>>,
         /// The type of the task, if a template formed it.
         27 since 2 => of_type: String,
+        /// It failed, and what handled that has left the state with its iteration.
+        32 since 2 => is_handled: bool,
     }
 }
 
