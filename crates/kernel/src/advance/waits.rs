@@ -28,7 +28,12 @@ pub const APPROVAL_TIMEOUT: &str = "approval_timeout";
 
 /// Whether a step failed because it was not approved.
 pub(crate) fn is_denial(run: &Run, step: u32) -> bool {
-    run.step(step).failure.as_ref().is_some_and(|f| f.code == APPROVAL_DENIED || f.code == APPROVAL_TIMEOUT)
+    let state = run.step(step);
+    if let Some(approval) = &state.approval {
+        return approval.decision == Some(Decision::Denied);
+    }
+    let has_code = state.failure.as_ref().is_some_and(|f| f.code == APPROVAL_DENIED || f.code == APPROVAL_TIMEOUT);
+    has_code && run.children(step).any(|inner| is_denial(run, inner))
 }
 
 /// A decision about an approval.
