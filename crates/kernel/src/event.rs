@@ -115,7 +115,7 @@ choice! {
         19 => WaitOpened { 1 => step: u32, 2 => deadline: Timestamp, 3 => seen: Vec<Seen> },
         /// A callback arrived before the run reached the step; it is kept for it.
         20 => WaitClosed { 1 => step: u32, 2 => callback: Callback },
-        /// A result arrived after the run had ended; it changes nothing.
+        /// A result arrived after the run had ended, or while it was being cancelled; it changes nothing.
         21 => LateResult { 1 => step: u32, 2 => attempt: u32, 3 => summary: String },
         /// The timer of a sleep fired.
         22 => Woken { 1 => step: u32 },

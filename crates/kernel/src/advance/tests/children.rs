@@ -176,6 +176,27 @@ fn m19_a_cancelled_run_ends_when_its_children_have() {
     assert_eq!((story.run.state.cancelled_by.as_str(), story.run.state.cancel_reason.as_str()), ("ada", "wrong order"));
 }
 
+/// The worker whose task was called off learns that its run is cancelled, and its result is noted.
+#[test]
+fn m19_a_result_that_arrives_while_the_run_is_being_cancelled_is_late() {
+    let mut story = Story::of("c@child=bill; t@task; h");
+    let offer = Offer { worker: "w1".into(), lease: Span::from_secs(30), ..Default::default() };
+    story.give(Input::Claim { step: 1, offer });
+    let (fence, of_http) = (story.leases[&1], story.executing["h"].1);
+    story.cancel();
+    assert_eq!(story.statuses(), "c=waiting t=cancelled h=cancelled run=cancelling");
+    let done = || TaskResult::Done { body: None, took: Span(1) };
+    let ended = Answer::Ended(RunStatus::Cancelling);
+    assert_eq!(story.give(Input::Heartbeat { step: 1, fence, progress: None }), ended);
+    assert_eq!(story.give(Input::Finished { step: 1, fence, result: done(), digest: 7 }), ended);
+    assert_eq!(story.give(Input::Finished { step: 1, fence: fence + 1, result: done(), digest: 7 }), Answer::Stale);
+    assert_eq!(story.give(Input::Finished { step: 2, fence: of_http, result: done(), digest: 0 }), ended);
+    assert_eq!(story.give(Input::Lost { step: 1, fence }), Answer::Stale);
+    let late: Vec<String> = story.events().into_iter().filter(|event| event.starts_with("late_result")).collect();
+    assert_eq!(late, ["late_result t", "late_result h"]);
+    assert_eq!(story.statuses(), "c=waiting t=cancelled h=cancelled run=cancelling");
+}
+
 /// Its output is not needed, so its size does not matter.
 #[test]
 fn m19_a_run_that_is_being_cancelled_ends_whatever_its_child_returns() {
