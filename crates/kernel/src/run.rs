@@ -40,7 +40,7 @@ mod fold;
 mod state;
 
 pub use state::{
-    ApprovalRequest, ChildLink, Iteration, Iterations, LastReport, Pause, Phase, Place, Signal, SignalKey, State, Step,
+    AnsweredWait, ApprovalRequest, ChildLink, Iteration, Iterations, LastReport, Pause, Phase, Place, Signal, SignalKey, State, Step,
 };
 
 names! {

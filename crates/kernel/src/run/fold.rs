@@ -1,7 +1,7 @@
 //! Applying events: how each one changes the state, the index and the planner's view.
 
 use super::{
-    ApprovalRequest, ChildLink, Index, Iteration, Iterations, LastReport, LoadError, Pause, Phase, Place, Run, Signal,
+    AnsweredWait, ApprovalRequest, ChildLink, Index, Iteration, Iterations, LastReport, LoadError, Pause, Phase, Place, Run, Signal,
     SignalKey, Step, WaitKind,
 };
 use crate::event::{Callback, Event, Origin, Response};
@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 
 /// What the key of a signal counts as, among the payloads of the run.
 const SIGNAL_KEY_BYTES: u64 = 64;
-/// The most reports of steps that have left the state that are remembered, to recognise repeats.
+/// The most reports of workers, and the most answers to waits, that are remembered of steps that have left the state.
 const REPORTS_MAX: usize = 1_000;
 
 impl Run {
@@ -412,7 +412,7 @@ impl Run {
         }
         self.note_handled(plan, &kept);
         for step in inside.into_iter().rev().filter(|step| !kept.contains(step)) {
-            self.forget_step(step);
+            self.forget_step(plan, step);
         }
     }
 
@@ -430,8 +430,14 @@ impl Run {
     }
 
     /// Removes a step that has settled from the state.
-    pub(super) fn forget_step(&mut self, step: u32) {
+    pub(super) fn forget_step(&mut self, plan: &Plan, step: u32) {
         let Some(place) = self.step(step).place.clone() else { return };
+        if let Some(answered) = self.answered_wait(plan, step) {
+            self.state.answered.insert(step, answered);
+            if self.state.answered.len() > REPORTS_MAX {
+                self.state.answered.pop_first();
+            }
+        }
         let key = if self.iteration(step).is_some() { place.index } else { place.node };
         self.index.children.remove(&(place.parent, key));
         if let Some(planner) = &mut self.planner {
@@ -444,6 +450,18 @@ impl Run {
                 self.state.reports.pop_first();
             }
         }
+    }
+
+    /// What ended a wait from outside.
+    fn answered_wait(&self, plan: &Plan, step: u32) -> Option<AnsweredWait> {
+        let state = self.step(step);
+        let decision = state.approval.as_ref().and_then(|approval| approval.decision);
+        let is_resumed =
+            self.node(plan, step).wait_kind() == Some(WaitKind::Pause) && state.status() == StepStatus::Success;
+        // The body of a signal has no digest: signals are recognised by their keys.
+        let digest = state.callback.as_ref().map(|callback| callback.digest.clone()).unwrap_or_default();
+        let is_answered = decision.is_some() || is_resumed || !digest.is_empty();
+        is_answered.then(|| AnsweredWait { digest, decision, is_resumed, ..Default::default() })
     }
 
     /// Ends the run. Steps that have not settled are cancelled.

@@ -52,6 +52,8 @@ message! {
         22 since 2 => children: u32,
         /// Those that no step waits for and that are cancelled when this run ends.
         23 since 2 => closing: Vec<RunId>,
+        /// What ended waits that have left the state, by step.
+        28 since 2 => answered: BTreeMap<u32, AnsweredWait>,
     }
 }
 
@@ -60,6 +62,17 @@ message! {
     pub struct LastReport {
         1 => fence: u64,
         2 => digest: u64,
+    }
+}
+
+message! {
+    /// What ended a wait, to recognise an identical repeat.
+    pub struct AnsweredWait {
+        /// Of a callback.
+        1 => digest: Bytes,
+        2 => decision: Option<Decision>,
+        /// A `pause` step was resumed.
+        3 => is_resumed: bool,
     }
 }
 

@@ -229,6 +229,46 @@ fn m22_a_denial_inside_a_loop_cancels_the_run() {
 }
 
 #[test]
+fn m22_answers_to_a_step_can_be_repeated_after_its_iteration_has_settled() {
+    let started = |kind: &str| {
+        let story = Story::nested(&[("", "l@each=trigger.body.list"), ("l", kind)], json!({ "list": [1, 2] }));
+        let step = story.run.find(&story.plan, "l[0]/a").unwrap();
+        (story, step)
+    };
+    let callback = |step: u32, body: &'static str| Input::Callback {
+        step,
+        body: Payload::sniff(body.to_owned()),
+        digest: Bytes::from(body),
+    };
+    let (mut story, step) = started("a@wait");
+    assert_eq!(story.give(callback(step, "1")), Answer::Applied);
+    assert!(story.run.has_left(step));
+    assert_eq!(story.give(callback(step, "1")), Answer::Repeated);
+    assert_eq!(story.give(callback(step, "2")), Answer::Conflict);
+    story.cancel();
+    assert_eq!(story.give(callback(step, "1")), Answer::Repeated);
+    assert_eq!(story.give(callback(step, "2")), Answer::Gone);
+
+    let (mut story, step) = started("a@approval=ok?");
+    assert_eq!(story.give(decide(Some(step), Decision::Approved, "ada")), Answer::Applied);
+    assert!(story.run.has_left(step));
+    assert_eq!(story.give(decide(Some(step), Decision::Approved, "ada")), Answer::Repeated);
+    assert_eq!(story.give(decide(Some(step), Decision::Denied, "ada")), Answer::Conflict);
+
+    let (mut story, step) = started("a@pause");
+    let resume = || Input::Continue { step: Some(step), actor: "ada".into() };
+    assert_eq!(story.give(resume()), Answer::Applied);
+    assert!(story.run.has_left(step));
+    assert_eq!(story.give(resume()), Answer::Repeated);
+
+    let (mut story, step) = started("a@sleep=5s");
+    story.after("5s");
+    assert!(story.run.has_left(step));
+    assert_eq!(story.give(callback(step, "1")), Answer::Gone, "it was no such step");
+    assert_eq!(story.give(decide(Some(step), Decision::Approved, "ada")), Answer::Gone);
+}
+
+#[test]
 fn m22_deadlines_take_the_default_or_deny() {
     let with = |default: Option<Decision>| {
         let change = |layout: &mut Layout| {
