@@ -392,6 +392,12 @@ pauses: { needs: [gates], loop: { items: trigger.body, tasks: { hold: { pause: {
     server.post(&format!("/api/v1/runs/{run}/resume"), &json!({ "step": "pauses[0]/hold" })).data(200);
     let nowhere = server.post(&format!("/api/v1/runs/{run}/resume"), &json!({ "step": "pauses[1]/hold" }));
     assert_eq!(nowhere.refusal(422), "invalid_body");
+    let explained = server.get(&format!("/api/v1/runs/{run}/explain?step=gates%5B0%5D/ask")).data(200);
+    assert_eq!((&explained["step"], &explained["details"]["kind"]), (&json!("gates[0]/ask"), &json!("approval")));
+    assert_eq!(
+        server.get(&format!("/api/v1/runs/{run}/explain?step=gates%5B1%5D/ask")).refusal(422),
+        "invalid_parameter"
+    );
     server.verify();
 }
 

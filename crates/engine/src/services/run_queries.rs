@@ -206,7 +206,10 @@ impl Runs {
         step: Option<&str>,
     ) -> Result<Option<(Reading, Option<Explanation>)>, Error> {
         self.cluster.refresh_caches().await?;
-        let Some(reading) = self.read(org, run).await? else { return Ok(None) };
+        let Some(mut reading) = self.read(org, run).await? else { return Ok(None) };
+        if let Some(key) = step {
+            reading = self.with_step(org, reading, key).await?;
+        }
         let is_queued = reading.run.state.queued.is_some();
         let (claim_statuses, leases) = (self.claim_statuses(org, &reading).await?, self.leases(&reading).await?);
         let around = ExplainFacts {
