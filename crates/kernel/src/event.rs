@@ -177,7 +177,11 @@ choice! {
             6 => is_closed_with_parent: bool, 7 => seen: Vec<Seen>,
         },
         /// The child ended with this status, or without one: it exists, and the step does not wait for its end.
-        42 since 2 => ChildEnded { 1 => step: u32, 2 => attempt: u32, 3 => child: RunId, 4 => status: Option<RunStatus> },
+        42 since 2 => ChildEnded {
+            1 => step: u32, 2 => attempt: u32, 3 => child: RunId, 4 => status: Option<RunStatus>,
+            /// It could not be started: no such run exists.
+            5 => never_began: bool,
+        },
         /// The run is being cancelled: it ends when its children have.
         43 since 2 => RunCancelling { 1 => actor: String, 2 => reason: String },
     }

@@ -136,7 +136,7 @@ impl AdvanceState<'_> {
     /// M19: a child exists, so the step of a parent that does not wait for its end has succeeded.
     pub(super) fn child_began(&mut self, step: u32, attempt: u32) -> Answer {
         let Some(child) = self.awaited_child(step, attempt) else { return Answer::Gone };
-        self.emit(Event::ChildEnded { step, attempt, child: child.run, status: None });
+        self.emit(Event::ChildEnded { step, attempt, child: child.run, status: None, never_began: false });
         if self.run.status() == RunStatus::Cancelling {
             self.emit(Event::Cancelled { step });
             self.finish_cancelling();
@@ -149,8 +149,10 @@ impl AdvanceState<'_> {
     /// M18: the end of a child ends the attempt.
     pub(super) fn child_ended(&mut self, step: u32, attempt: u32, outcome: ChildOutcome) -> Answer {
         let Some(child) = self.awaited_child(step, attempt) else { return Answer::Gone };
-        let ChildOutcome { status, output, failure, is_refused, .. } = outcome;
-        self.emit(Event::ChildEnded { step, attempt, child: child.run, status: Some(status) });
+        let ChildOutcome { status, output, failure, is_refused, never_began, .. } = outcome;
+        let never_began = never_began || is_refused;
+        let status_now = Some(status);
+        self.emit(Event::ChildEnded { step, attempt, child: child.run, status: status_now, never_began });
         if self.run.status() == RunStatus::Cancelling {
             self.emit(Event::Cancelled { step });
             self.finish_cancelling();
@@ -171,7 +173,7 @@ impl AdvanceState<'_> {
         };
         let inner = failure.as_ref().map_or(Value::Null, |f| json!({ "code": f.code, "message": f.message }));
         let (failure, body) = match failure {
-            Some(failure) if is_refused => (failure, json!({ "status": status.as_str(), "error": inner })),
+            Some(failure) if never_began => (failure, json!({ "status": status.as_str(), "error": inner })),
             failure => {
                 let cause = failure.map_or(String::new(), |f| format!(": {}", f.message));
                 let message = expr::cut(format!("{} of `{}` {status}{cause}", child.run, child.workflow));

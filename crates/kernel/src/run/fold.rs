@@ -1,8 +1,8 @@
 //! Applying events: how each one changes the state, the index and the planner's view.
 
 use super::{
-    AnsweredWait, ApprovalRequest, ChildLink, Index, Iteration, Iterations, LastReport, LoadError, Pause, Phase, Place, Run, Signal,
-    SignalKey, Step, WaitKind,
+    AnsweredWait, ApprovalRequest, ChildLink, Index, Iteration, Iterations, LastReport, LoadError, Pause, Phase, Place,
+    Run, Signal, SignalKey, Step, WaitKind,
 };
 use crate::event::{Callback, Event, Origin, Response};
 use crate::expr::Seen;
@@ -224,6 +224,7 @@ impl Run {
                 }));
                 self.enter_phase(plan, *step, Phase::Child {}, at)?;
             }
+            Event::ChildEnded { step, never_began: true, .. } => self.step_mut(*step).child = None,
             Event::ChildEnded { step, status, .. } => {
                 if let Some(child) = &mut self.step_mut(*step).child {
                     child.status = *status;

@@ -122,6 +122,29 @@ fn m18_a_child_that_is_refused_for_good_gets_one_attempt() {
     );
     let body = step.body().unwrap().value(&Payloads::new()).unwrap();
     assert_eq!((&body["error"]["code"], &body["run_id"]), (&json!("invalid_input"), &Value::Null), "there is no run");
+    assert!(step.child.is_none());
+}
+
+#[test]
+fn m18_a_child_that_could_not_be_started_fails_the_step_with_the_reason() {
+    let retry = Retry { max_attempts: 2, min: Span::from_secs(10), ..Default::default() };
+    let change = |layout: &mut Layout| layout.nodes[0].retry = retry.clone();
+    let mut story = Story::changed(&[("", "c@child=bill; z: c")], json!({}), change);
+    let refuse = |story: &mut Story, attempt| {
+        let failure = Some(Failure::new("workflow_disabled", "the workflow is disabled"));
+        let outcome = ChildOutcome { status: RunStatus::Failed, failure, never_began: true, ..Default::default() };
+        story.give(Input::ChildEnded { step: 0, attempt, outcome: Box::new(outcome) });
+    };
+    refuse(&mut story, 1);
+    assert_eq!(story.statuses(), "c=retrying z=pending run=waiting", "the workflow may be enabled by then");
+    story.after("10s");
+    refuse(&mut story, 2);
+    assert_eq!(story.statuses(), "c=failed z=skipped run=failed");
+    let step = story.run.step(0);
+    assert_eq!(step.failure.as_ref().unwrap().code, "workflow_disabled");
+    let body = step.body().unwrap().value(&Payloads::new()).unwrap();
+    assert_eq!((&body["error"]["code"], &body["run_id"]), (&json!("workflow_disabled"), &Value::Null));
+    assert!(step.child.is_none(), "no run has this id");
 }
 
 #[test]
