@@ -181,6 +181,8 @@ choice! {
             1 => step: u32, 2 => attempt: u32, 3 => child: RunId, 4 => status: Option<RunStatus>,
             /// It could not be started: no such run exists.
             5 => never_began: bool,
+            /// How many runs it has started in turn.
+            6 => descendants: u32,
         },
         /// The run is being cancelled: it ends when its children have.
         43 since 2 => RunCancelling { 1 => actor: String, 2 => reason: String },
@@ -264,6 +266,8 @@ message! {
         6 => depth: u32,
         /// The step does not wait for the end of the run.
         7 => is_detached: bool,
+        /// How many runs the runs above had started when they asked for this one, it included.
+        9 => spent: u32,
     }
 }
 

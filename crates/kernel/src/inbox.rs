@@ -76,6 +76,8 @@ message! {
         4 => is_refused: bool,
         /// It was never started: the step fails with this failure, unless another attempt follows.
         5 => never_began: bool,
+        /// How many runs it has started in turn.
+        6 => descendants: u32,
     }
 }
 

@@ -225,7 +225,8 @@ impl Run {
                 self.enter_phase(plan, *step, Phase::Child {}, at)?;
             }
             Event::ChildEnded { step, never_began: true, .. } => self.step_mut(*step).child = None,
-            Event::ChildEnded { step, status, .. } => {
+            Event::ChildEnded { step, status, descendants, .. } => {
+                self.state.children = self.state.children.saturating_add(*descendants);
                 if let Some(child) = &mut self.step_mut(*step).child {
                     child.status = *status;
                 }

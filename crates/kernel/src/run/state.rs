@@ -48,7 +48,7 @@ message! {
         20 since 2 => signals: Vec<Signal>,
         /// The keys of all signals that had one, to recognise repeats.
         21 since 2 => signal_keys: Vec<SignalKey>,
-        /// How many runs it has started.
+        /// How many runs it has started, with those that children which have ended started in turn.
         22 since 2 => children: u32,
         /// Those that no step waits for and that are cancelled when this run ends.
         23 since 2 => closing: Vec<RunId>,

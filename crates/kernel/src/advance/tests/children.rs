@@ -3,6 +3,7 @@
 use super::*;
 use crate::event::Parent;
 use crate::inbox::{ChildOutcome, InboxKind, StartChild, StoredInput};
+use crate::run::CHILDREN_MAX;
 
 impl Story {
     /// The children that were asked for since the last call: their ids and what is asked.
@@ -310,4 +311,32 @@ fn m5_calls_are_limited_in_depth_and_to_the_listed_workflows() {
     assert_eq!(story.children()[0].1.workflow, "bill");
     let story = Story::changed(groups, json!({ "kind": "drop" }), change);
     assert_eq!(code(&story).as_deref(), Some("workflow_not_allowed"));
+}
+
+#[test]
+fn m5_a_run_counts_what_its_children_have_started_and_they_what_was_started_above() {
+    let code = |story: &Story, step| story.run.step(step).failure.as_ref().map(|f| f.code.clone());
+    let mut story = Story::of("c@child=bill; d@child=ship: c");
+    assert_eq!(story.children()[0].1.parent.as_ref().unwrap().spent, 1);
+    let ended = |descendants| {
+        let outcome = ChildOutcome { status: RunStatus::Completed, descendants, ..Default::default() };
+        Input::ChildEnded { step: 0, attempt: 1, outcome: Box::new(outcome) }
+    };
+    story.give(ended(CHILDREN_MAX - 2));
+    assert_eq!(story.children()[0].1.parent.as_ref().unwrap().spent, CHILDREN_MAX, "the last one");
+    let mut story = Story::of("c@child=bill; d@child=ship: c");
+    story.give(ended(CHILDREN_MAX - 1));
+    assert_eq!(
+        (story.statuses().as_str(), code(&story, 1).as_deref()),
+        ("c=success d=failed run=failed", Some("too_many_children"))
+    );
+
+    let parent = Parent { run: RunId([3; 16]), depth: 1, spent: CHILDREN_MAX - 1, ..Default::default() };
+    let origin = Origin { body: Payload::json("{}"), parent: Some(Box::new(parent)), ..Default::default() };
+    let mut story = Story::start(plan_of("c@child=bill; d@child=ship"), origin, Admission::Open, Vec::new());
+    assert_eq!((code(&story, 0), code(&story, 1).as_deref()), (None, Some("too_many_children")));
+    story.outgoing.clear();
+    story.give(ended(0));
+    let told = story.inputs_for_others();
+    assert!(matches!(&told[0], (_, Input::ChildEnded { outcome, .. }) if outcome.descendants == 1), "{told:?}");
 }
