@@ -61,10 +61,10 @@ impl ChildRequest {
         let (org, ..) = self.key;
         let others = rows_of_child.iter().map(|row| row.key).filter(|other| *other != self.key);
         let source = InboxSource { rows: std::iter::once(self.key).chain(others).collect(), is_from_run: true };
-        // Every attempt would send the same body.
+        // Every attempt would send the same body. A workflow may exist or be enabled at the next attempt.
         let is_refused = failure.code == INVALID_INPUT;
-        let outcome =
-            ChildOutcome { status: RunStatus::Failed, failure: Some(failure), is_refused, ..Default::default() };
+        let (status, never_began) = (RunStatus::Failed, true);
+        let outcome = ChildOutcome { status, failure: Some(failure), is_refused, never_began, ..Default::default() };
         let Parent { run, step, attempt, .. } = self.parent;
         let input = Input::ChildEnded { step, attempt, outcome: Box::new(outcome) };
         InboxInput { org, run, input, source }

@@ -211,6 +211,7 @@ impl Case<'_> {
             let waiting: Vec<Value> = run
                 .waiting_for(self.plan)
                 .iter()
+                .take(INSIDE_MAX)
                 .map(|w| {
                     let until = w.until.map(|at| at.to_string());
                     json!({ "kind": w.kind.as_str(), "step": w.step.map(|s| self.key(s)), "until": until })

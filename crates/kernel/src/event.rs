@@ -115,7 +115,7 @@ choice! {
         19 => WaitOpened { 1 => step: u32, 2 => deadline: Timestamp, 3 => seen: Vec<Seen> },
         /// A callback arrived before the run reached the step; it is kept for it.
         20 => WaitClosed { 1 => step: u32, 2 => callback: Callback },
-        /// A result arrived after the run had ended; it changes nothing.
+        /// A result arrived after the run had ended, or while it was being cancelled; it changes nothing.
         21 => LateResult { 1 => step: u32, 2 => attempt: u32, 3 => summary: String },
         /// The timer of a sleep fired.
         22 => Woken { 1 => step: u32 },
@@ -177,7 +177,13 @@ choice! {
             6 => is_closed_with_parent: bool, 7 => seen: Vec<Seen>,
         },
         /// The child ended with this status, or without one: it exists, and the step does not wait for its end.
-        42 since 2 => ChildEnded { 1 => step: u32, 2 => attempt: u32, 3 => child: RunId, 4 => status: Option<RunStatus> },
+        42 since 2 => ChildEnded {
+            1 => step: u32, 2 => attempt: u32, 3 => child: RunId, 4 => status: Option<RunStatus>,
+            /// It could not be started: no such run exists.
+            5 => never_began: bool,
+            /// How many runs it has started in turn.
+            6 => descendants: u32,
+        },
         /// The run is being cancelled: it ends when its children have.
         43 since 2 => RunCancelling { 1 => actor: String, 2 => reason: String },
     }
@@ -260,6 +266,8 @@ message! {
         6 => depth: u32,
         /// The step does not wait for the end of the run.
         7 => is_detached: bool,
+        /// How many runs the runs above had started when they asked for this one, it included.
+        9 => spent: u32,
     }
 }
 

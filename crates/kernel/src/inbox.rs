@@ -74,6 +74,10 @@ message! {
         3 => failure: Option<Failure>,
         /// It was never started, and would be refused again: the step fails with this failure, without another attempt.
         4 => is_refused: bool,
+        /// It was never started: the step fails with this failure, unless another attempt follows.
+        5 => never_began: bool,
+        /// How many runs it has started in turn.
+        6 => descendants: u32,
     }
 }
 

@@ -31,7 +31,7 @@ pub const FORMAT: u8 = 2;
 
 /// The most steps that a run may open, inner ones included (M5).
 pub const STEPS_MAX: u32 = 100_000;
-/// The most runs that a run may start (M5).
+/// The most runs that a run may start, with those that its children start in turn (M5).
 pub const CHILDREN_MAX: u32 = 10_000;
 /// The most signals that wait to be read (M5).
 pub const SIGNALS_MAX: usize = 1_000;
@@ -40,7 +40,8 @@ mod fold;
 mod state;
 
 pub use state::{
-    ApprovalRequest, ChildLink, Iteration, Iterations, LastReport, Pause, Phase, Place, Signal, SignalKey, State, Step,
+    AnsweredWait, ApprovalRequest, ChildLink, Iteration, Iterations, LastReport, Pause, Phase, Place, Signal,
+    SignalKey, State, Step,
 };
 
 names! {

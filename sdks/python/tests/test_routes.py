@@ -83,6 +83,8 @@ class Cases:
             self.client.workflows.create(SHOP)
             done = self.client.trigger("shop", {"n": 1}, wait="10s", labels={"team": "ä b"})
             self.assertEqual((done.status, done.input), ("completed", {"n": 1}))
+            self.assertIn(done.id, [run.id for run in self.client.runs.list(form="graph,script")])
+            self.assertNotIn(done.id, [run.id for run in self.client.runs.list(form="task")])
             self.assertEqual([run.id for run in self.client.runs.list(workflow="shop", status="completed", labels={"team": "ä b"})], [done.id])
             again = self.client.runs.replay(done, idempotency_key="replay-1" + done.id)
             same = self.client.runs.replay(done, idempotency_key="replay-1" + done.id)

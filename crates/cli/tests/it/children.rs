@@ -103,8 +103,15 @@ fn m18_a_child_that_fails_fails_the_step_and_a_retry_starts_the_next_child() {
     assert_eq!(child["failed_steps"], json!(["work"]));
 
     let view = server.play("call: { subworkflow: no-such-workflow }", &json!({}));
-    assert_eq!((&view["status"], &view["tasks"]["call"]["error"]["code"]), (&json!("failed"), &json!("child_failed")));
-    assert!(view["tasks"]["call"]["error"]["message"].as_str().unwrap().contains("no-such-workflow"), "{view:#}");
+    let call = &view["tasks"]["call"];
+    assert_eq!((&view["status"], &call["error"]["code"]), (&json!("failed"), &json!("unknown_workflow")));
+    assert!(call["error"]["message"].as_str().unwrap().contains("no-such-workflow"), "{view:#}");
+    assert_eq!((&call["child"], &call["body"]["run_id"]), (&Value::Null, &Value::Null), "no run has existed: {view:#}");
+    let steps = server.list(&format!("/api/v1/runs/{}/steps", view["id"].as_str().unwrap()));
+    assert_eq!(steps[0]["attempts"][0]["run_id"], Value::Null, "{steps:?}");
+    server.post("/api/v1/workflows/bad/disable", &json!({})).data(200);
+    let view = server.play("call: { subworkflow: bad }", &json!({}));
+    assert_eq!(view["tasks"]["call"]["error"]["code"], "workflow_disabled", "{view:#}");
 
     // A child that is cancelled by itself, and one that times out.
     define(&server, "waits", "max_duration: 1h\ntasks: { w: { wait_for_signal: { name: go } } }");

@@ -261,3 +261,18 @@ fn r30_an_expired_run_names_its_unfinished_steps() {
         (&json!("expired"), &json!(["nap", "after"]))
     );
 }
+
+#[test]
+fn an_explanation_lists_at_most_100_waits() {
+    let server = Server::start();
+    let workflow = server.workflow(
+        "each: { loop: { items: trigger.body, concurrency: 200, tasks: { w: { wait_for_signal: { name: go } } } } }",
+    );
+    let run = server.trigger(&workflow, &json!((0..150).collect::<Vec<u32>>()));
+    let explained = eventually("the loop waits", || {
+        let explained = server.get(&format!("/api/v1/runs/{run}/explain")).data(200);
+        (explained["reason"] == "waiting_for_signal").then_some(explained)
+    });
+    assert_eq!(explained["details"]["waiting_for"].as_array().map(Vec::len), Some(100), "{explained:#}");
+    server.cancel(&run);
+}

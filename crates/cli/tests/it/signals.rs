@@ -350,6 +350,58 @@ each:
 }
 
 #[test]
+fn m22_answers_to_steps_in_a_loop_can_be_repeated_after_their_iteration() {
+    let upstream = Upstream::start();
+    upstream.on("/ask", [json(200, json!({}))]);
+    let mut server = Server::start();
+    let workflow = server.workflow(&upstream.fill(
+        "
+each:
+  loop:
+    items: trigger.body
+    tasks:
+      url: { url: $UP/ask, body: { url: '{{wait.answer.url}}' } }
+      answer: { needs: [url], wait_for_webhook: {} }
+gates:
+  needs: [each]
+  loop: { items: trigger.body, tasks: { ask: { approval: { prompt: 'Go on with {{item}}?', items: ['{{item}}'] } } } }
+pauses: { needs: [gates], loop: { items: trigger.body, tasks: { hold: { pause: {} } } } }",
+    ));
+    let run = server.trigger(&workflow, &json!(["a"]));
+    let url = upstream.wait_for("/ask", 1)[0].json()["url"].as_str().unwrap().to_owned();
+    assert_eq!(server.call_back(&url, b"1").status, 200);
+    let gate = eventually("the approval is open", || server.list("/api/v1/approvals").pop());
+    assert_eq!(gate["step"], "gates[0]/ask");
+    let again = |server: &Server| {
+        assert_eq!(server.call_back(&url, b"1").status, 200, "an identical repeat");
+        assert!(matches!(server.call_back(&url, b"2").status, 409 | 410), "another body");
+    };
+    again(&server);
+    let shown = json!({ "actor": "ada", "token": gate["token"], "shown_hash": gate["shown_hash"] });
+    decide(&server, &run, "approve", &shown).data(200);
+    let resume = || server.post(&format!("/api/v1/runs/{run}/resume"), &json!({ "step": "pauses[0]/hold" }));
+    eventually("the pause is reached", || (resume().status == 200).then_some(()));
+    assert_eq!(server.finished(&run)["status"], "completed");
+    resume().data(200);
+    server.crash_and_restart();
+    again(&server);
+    for request in [shown, json!({ "actor": "ada", "step": "gates[0]/ask" })] {
+        assert_eq!(decide(&server, &run, "approve", &request).data(200)["repeated"], true, "{request}");
+        assert_eq!(decide(&server, &run, "reject", &request).refusal(409), "already_decided", "{request}");
+    }
+    server.post(&format!("/api/v1/runs/{run}/resume"), &json!({ "step": "pauses[0]/hold" })).data(200);
+    let nowhere = server.post(&format!("/api/v1/runs/{run}/resume"), &json!({ "step": "pauses[1]/hold" }));
+    assert_eq!(nowhere.refusal(422), "invalid_body");
+    let explained = server.get(&format!("/api/v1/runs/{run}/explain?step=gates%5B0%5D/ask")).data(200);
+    assert_eq!((&explained["step"], &explained["details"]["kind"]), (&json!("gates[0]/ask"), &json!("approval")));
+    assert_eq!(
+        server.get(&format!("/api/v1/runs/{run}/explain?step=gates%5B1%5D/ask")).refusal(422),
+        "invalid_parameter"
+    );
+    server.verify();
+}
+
+#[test]
 fn m21_a_webhook_signals_every_open_run_with_the_label_once_for_each_delivery() {
     let mut server = Server::start();
     let workflow = server.workflow(

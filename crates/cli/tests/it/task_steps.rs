@@ -114,6 +114,30 @@ fn data_chooses_the_type_of_a_task_from_the_list_of_the_step() {
 }
 
 #[test]
+fn a_limit_holds_for_a_type_that_data_chose_also_after_a_restart() {
+    let mut server = Server::start();
+    server.put("/api/v1/types/invoice.de.v1", &json!({ "concurrency": { "limit": 1 } })).data(200);
+    let workflow =
+        server.workflow("make: { task: \"invoice.{{trigger.body}}.v1\", allow: [invoice.de.v1, invoice.fr.v1] }");
+    let runs = [(); 2].map(|()| server.trigger(&workflow, &json!("de")));
+    let claim = |server: &Server| {
+        let request =
+            json!({ "worker_id": "w", "types": ["invoice.de.v1"], "max": 10, "lease": "1h", "wait": "0s" });
+        server.claim_with(&request)
+    };
+    let [first] = <[Claimed; 1]>::try_from(claim(&server)).unwrap_or_else(|all| panic!("{} tasks", all.len()));
+    for _ in 0..2 {
+        server.crash_and_restart();
+        assert!(claim(&server).is_empty(), "one worker has a task of this type already");
+    }
+    Claimed { api: *server, ..first }.complete(json!(1)).data(200);
+    let [second] = <[Claimed; 1]>::try_from(claim(&server)).unwrap_or_else(|all| panic!("{} tasks", all.len()));
+    second.complete(json!(2)).data(200);
+    runs.iter().for_each(|run| assert_eq!(server.finished(run)["status"], "completed"));
+    server.verify();
+}
+
+#[test]
 fn an_unclaimed_step_leaves_its_run_running_and_explain_says_so() {
     // One node: a worker's claims reach only the node of its connection, and other nodes can report a cancel only in
     // the answer to a heartbeat.

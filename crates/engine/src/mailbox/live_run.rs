@@ -182,12 +182,12 @@ impl LiveRun {
     pub fn limit_slots(&self, org: OrgId, run: RunId) -> BTreeSet<LimitSlotRow> {
         let mut rows = BTreeSet::new();
         for lease in self.run.leased() {
-            let (step, task) = (self.run.step(lease.step), self.run.node(&self.version.plan, lease.step).task());
+            let (step, name) = (self.run.step(lease.step), self.run.type_of(&self.version.plan, lease.step));
             for (of, key, slot) in
                 [(LimitScope::Type, "", step.slot), (LimitScope::Key, step.key.as_str(), step.key_slot)]
             {
-                if let Some((task, number)) = task.zip(slot.checked_sub(1)) {
-                    let slot = LimitSlot { org, name: task.name.clone(), of, key: key.to_owned(), number };
+                if let Some(number) = slot.checked_sub(1) {
+                    let slot = LimitSlot { org, name: name.to_owned(), of, key: key.to_owned(), number };
                     rows.insert(LimitSlotRow { slot, run, step: lease.step, until: LimitSlotRow::FREED });
                 }
             }

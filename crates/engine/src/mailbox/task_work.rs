@@ -308,8 +308,7 @@ pub(super) fn adopt_leases<T>(
     let mut leases = Vec::new();
     let is_watched_here = |lease: &Lease<'_>| lease.epoch == nodes.own() || nodes.is_gone(lease.epoch);
     for lease in live.run.leased().filter(is_watched_here) {
-        let task = live.run.node(&live.version.plan, lease.step).task();
-        let name = task.map_or("", |task| task.name.as_str());
+        let name = live.run.type_of(&live.version.plan, lease.step);
         let (key, max_lease) = (live.run.step(lease.step).key.as_str(), max_lease(live, lease.step));
         leases.push(RecordedLease { lease, name, key, max_lease });
     }

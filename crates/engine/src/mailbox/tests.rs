@@ -399,6 +399,47 @@ fn leases_count_against_limits_before_recovery_has_read_them() {
     assert_eq!(claimed(&released), [(3, 1)]);
 }
 
+/// On a shared store the slot is a row, which another node waits for.
+#[test]
+fn a_task_whose_type_data_chose_frees_the_slot_of_that_type() {
+    let run = RunId([1; 16]);
+    let source = r#"{"name": "one", "tasks": {"a": {"task": "mail.{{trigger.body}}", "allow": ["mail.send"]}}}"#;
+    let mut before: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
+    before.accept(Command::Start { start: start_of(run, source), reply_to: 1, ended: None });
+    let (turn, _) = turn_and_commit(&mut before, Timestamp(1));
+    let row = turn.batch.runs[0].row.clone().expect("the first record has a row");
+    let origin = Origin { body: Payload::json("\"send\""), expires_at: Timestamp::NEVER, ..Default::default() };
+    let leased = kernel::Event::Leased {
+        step: 0,
+        attempt: 1,
+        worker: "ada".into(),
+        lease: Span::from_secs(30),
+        seen: Vec::new(),
+        key: String::new(),
+        epoch: 1,
+        slot: 1,
+        key_slot: 0,
+        of_type: "mail.send".into(),
+    };
+    let events = vec![kernel::Event::Created { origin: Box::new(origin) }, leased];
+    let records = vec![kernel::Record { at: Timestamp(1), first: 1, events, ..Default::default() }.seal()];
+
+    let mut after: Mailbox<u32> = Mailbox::new(2, Arc::new(|_, _| String::new()));
+    after.accept(Command::Recover { org: OrgId::DEFAULT, run });
+    turn_and_commit(&mut after, Timestamp(2));
+    let version = start_of(run, source).version;
+    let folded = Run::load(&version.plan, None, &records).expect("it folds");
+    let resumed = Resumed { version, run: folded, seq: 2, row, stored_bytes: StoredBytes::new(None, &records) };
+    after.accept(Command::Loaded { run, result: Ok(Some(Box::new(resumed))) });
+    turn_and_commit(&mut after, Timestamp(3));
+    let result = kernel::advance::TaskResult::Done { body: None, took: Span(0) };
+    let input = Input::Finished { step: 0, fence: 2, result, digest: 5 };
+    after.accept(Command::Give { org: OrgId::DEFAULT, run, input, reply_to: None });
+    let (turn, _) = turn_and_commit(&mut after, Timestamp(4));
+    let freed = turn.batch.runs.iter().flat_map(|write| &write.limit_slots.free);
+    assert_eq!(freed.map(|row| row.slot.name.as_str()).collect::<Vec<_>>(), ["mail.send"]);
+}
+
 #[test]
 fn a_run_that_cannot_be_read_frees_its_limits() {
     let (first, second) = (RunId([1; 16]), RunId([2; 16]));

@@ -10,7 +10,7 @@ use crate::task_queue::ClaimStatus;
 use crate::version::Version;
 use bytes::Bytes;
 use kernel::event::StepPlace;
-use kernel::run::{Lease, ReadyTask};
+use kernel::run::{Lease, ReadyTask, Step};
 use kernel::{Event, OrgId, Payload, Payloads, Plan, Record, Run, RunId, Timestamp};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -66,6 +66,11 @@ impl Reading {
         let Some(step) = self.run.find(&self.version.plan, key) else { return false };
         let mut around = std::iter::successors(Some(step), |step| self.run.parent(*step));
         !around.any(|step| self.run.iteration(step).is_some() && self.run.step(step).outcome().is_some())
+    }
+
+    /// Whether steps have left the state with their iterations.
+    pub fn lacks_steps(&self) -> bool {
+        self.run.state.opened as usize > self.run.state.steps.len() + self.run.state.inner.len()
     }
 
     /// The key of a step of the run.
@@ -127,9 +132,17 @@ impl Runs {
             kernel::run::LoadError::Damaged(what) => Error::Damaged(what),
         })?;
         let mut whole = Reading { row, version, run, payloads: Payloads::new() };
-        let bodies: Vec<Payload> = whole.run.steps().filter_map(|(_, step)| step.body().cloned()).collect();
+        let shown = |step: &Step| step.approval.as_ref().and_then(|approval| approval.items.clone());
+        let bodies: Vec<Payload> =
+            whole.run.steps().flat_map(|(_, step)| step.body().cloned().into_iter().chain(shown(step))).collect();
         self.fetch(org, &mut whole, bodies).await?;
         Ok(whole)
+    }
+
+    /// The run with the step of this key, also if that has left the state with its iteration.
+    pub(super) async fn with_step(&self, org: OrgId, reading: Reading, key: &str) -> Result<Reading, Error> {
+        let is_there = reading.run.find(&reading.version.plan, key).is_some();
+        if is_there || !reading.lacks_steps() { Ok(reading) } else { self.read_whole(org, reading).await }
     }
 
     /// Reads stored payloads of a run that its view needs.
@@ -193,7 +206,10 @@ impl Runs {
         step: Option<&str>,
     ) -> Result<Option<(Reading, Option<Explanation>)>, Error> {
         self.cluster.refresh_caches().await?;
-        let Some(reading) = self.read(org, run).await? else { return Ok(None) };
+        let Some(mut reading) = self.read(org, run).await? else { return Ok(None) };
+        if let Some(key) = step {
+            reading = self.with_step(org, reading, key).await?;
+        }
         let is_queued = reading.run.state.queued.is_some();
         let (claim_statuses, leases) = (self.claim_statuses(org, &reading).await?, self.leases(&reading).await?);
         let around = ExplainFacts {

@@ -410,7 +410,7 @@ impl Tasks {
         if self.cluster.nodes().is_alone() {
             return Ok(false);
         }
-        Ok(self.core.store.run(org, run).await?.is_none_or(|row| row.status.is_terminal()))
+        Ok(self.core.store.run(org, run).await?.is_none_or(|row| row.status.is_terminal() || is_called_off(row.status)))
     }
 
     /// The answer to a heartbeat, from the task queue's reply and, if there was progress to save, the run's. If the
@@ -446,7 +446,7 @@ impl Tasks {
             Answer::Applied => HeartbeatReply::Until,
             // The worker still holds the task, although its progress is not saved.
             Answer::TooLarge => HeartbeatReply::TooLarge,
-            Answer::Ended(RunStatus::Cancelled | RunStatus::Timeout) => return Ok(HeartbeatReply::Cancelled),
+            Answer::Ended(status) if is_called_off(status) => return Ok(HeartbeatReply::Cancelled),
             _ => return Ok(HeartbeatReply::Stale),
         };
         if let Some(until) = until {
@@ -528,10 +528,15 @@ fn reported(reply: Option<Reply>) -> Result<Reported, Error> {
     }
 }
 
+/// Whether the run needs no result any more.
+fn is_called_off(status: RunStatus) -> bool {
+    matches!(status, RunStatus::Cancelling | RunStatus::Cancelled | RunStatus::Timeout)
+}
+
 fn judged(answer: Answer, status: RunStatus) -> Reported {
     match answer {
         Answer::Applied | Answer::Repeated => Reported::Recorded,
-        Answer::Ended(_) if matches!(status, RunStatus::Cancelled | RunStatus::Timeout) => Reported::Cancelled,
+        Answer::Ended(_) if is_called_off(status) => Reported::Cancelled,
         Answer::TooLarge => Reported::TooLarge,
         Answer::Unknown => Reported::NotFound,
         _ => Reported::Stale,

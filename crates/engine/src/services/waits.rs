@@ -82,8 +82,14 @@ impl Runs {
 
     /// Approves or denies. The first decision counts; the same one again changes nothing.
     pub async fn decide(&self, org: OrgId, run: RunId, request: DecisionRequest) -> Result<Judged, Error> {
-        let reading = self.read(org, run).await?.ok_or(Error::NotFound("run"))?;
-        let step = match wanted_step(&reading, &request)? {
+        let mut reading = self.read(org, run).await?.ok_or(Error::NotFound("run"))?;
+        let mut wanted = wanted_step(&reading, &request);
+        // Perhaps a repeat, about a step that has left the state with its iteration.
+        if matches!(wanted, Err(Error::NoStep(_) | Error::NotFound(_))) && reading.lacks_steps() {
+            reading = self.read_whole(org, reading).await?;
+            wanted = wanted_step(&reading, &request);
+        }
+        let step = match wanted? {
             Some(step) => step,
             None if reading.run.is_terminal() => return Err(Error::Ended(reading.run.status())),
             None => return Err(Error::NothingWaits("an approval")),
@@ -116,6 +122,7 @@ impl Runs {
             };
         };
         let reading = self.read(org, run).await?.ok_or(Error::NotFound("run"))?;
+        let reading = self.with_step(org, reading, name).await?;
         let found = reading.run.find(&reading.version.plan, name).ok_or_else(|| Error::NoStep(name.to_owned()))?;
         let (answer, status) = self.give(org, run, Input::Continue { step: Some(found), actor }).await?;
         Ok(Judged { answer, status, step: Some(name.to_owned()) })

@@ -46,12 +46,11 @@ pub(super) fn check_event(case: &mut Case<'_>, moment: &EventInContext<'_>) -> R
     }
     let is_fine = match event {
         _ if run.is_terminal() => {
-            let is_late_result = matches!(event, Event::LateResult { step, attempt, .. }
-                if run.get(*step).is_some_and(|state| !state.late && *attempt > 0 && *attempt == state.attempt));
-            if !is_late_result {
+            let is_fine = is_late_result(run, event);
+            if !is_fine {
                 case.say(Code::EventAfterEnd, format!("`{name}` after the run was {}", run.status()));
             }
-            return Ok(is_late_result);
+            return Ok(is_fine);
         }
         Event::Created { .. } | Event::RunCancelled { .. } | Event::Unknown { .. } => true,
         Event::RunWaiting {} => run.status() == RunStatus::Running,
@@ -79,14 +78,20 @@ pub(super) fn check_event(case: &mut Case<'_>, moment: &EventInContext<'_>) -> R
         }
         Event::SignalReceived { .. } => run.status() != RunStatus::Cancelling,
         Event::Opened { step, node, parent, index } => may_open(moment, *step, *node, *parent, *index),
-        // Only allowed after the run's end.
-        Event::LateResult { .. } => false,
+        // Only allowed after the run's end, and while it waits for its children to end.
+        Event::LateResult { .. } => run.status() == RunStatus::Cancelling && is_late_result(run, event),
         _ => return check_step_event(case, moment, name),
     };
     if !is_fine {
         case.say(Code::EventOutOfPlace, format!("`{name}` while the run is {}", run.status()));
     }
     Ok(is_fine)
+}
+
+/// Whether this notes a result that came too late, the first one of its step.
+fn is_late_result(run: &Run, event: &Event) -> bool {
+    matches!(event, Event::LateResult { step, attempt, .. }
+        if run.get(*step).is_some_and(|state| !state.late && *attempt > 0 && *attempt == state.attempt))
 }
 
 /// A run ends when every step has settled, with the kernel's verdict.

@@ -57,14 +57,17 @@ impl AdvanceState<'_> {
         };
         let input = Payload::json(input.to_string());
         let origin = &self.run.state.origin;
-        let depth = origin.parent.as_ref().map_or(0, |parent| parent.depth) + 1;
+        let (above, spent) = origin.parent.as_ref().map_or((0, 0), |parent| (parent.depth, parent.spent));
+        // What this run and those above it are known to have started. Children that are open count only as themselves.
+        let (depth, spent) = (above + 1, spent.saturating_add(self.run.state.children));
         let failure = if !child.allow.is_empty() && !child.allow.contains(&workflow) {
             let allowed = child.allow.join(", ");
             Some(Failure::new("workflow_not_allowed", format!("`{workflow}` is not one of: {allowed}")))
         } else if depth > CALL_DEPTH_MAX {
             Some(Failure::new("too_deep", format!("workflows call each other at most {CALL_DEPTH_MAX} deep")))
-        } else if self.run.state.children >= CHILDREN_MAX {
-            Some(Failure::new("too_many_children", "a run starts at most 10,000 children"))
+        } else if spent >= CHILDREN_MAX {
+            let message = "a run and its children start at most 10,000 runs together";
+            Some(Failure::new("too_many_children", message))
         } else if input.len > INPUT_MAX {
             Some(Failure::new("input_too_large", "the input of a child is at most 256 KiB"))
         } else {
@@ -87,6 +90,7 @@ impl AdvanceState<'_> {
                 workflow: origin.workflow_name.clone(),
                 depth,
                 is_detached: child.detached,
+                spent: spent + 1,
                 ..Default::default()
             }),
             ..Default::default()
@@ -136,7 +140,14 @@ impl AdvanceState<'_> {
     /// M19: a child exists, so the step of a parent that does not wait for its end has succeeded.
     pub(super) fn child_began(&mut self, step: u32, attempt: u32) -> Answer {
         let Some(child) = self.awaited_child(step, attempt) else { return Answer::Gone };
-        self.emit(Event::ChildEnded { step, attempt, child: child.run, status: None });
+        self.emit(Event::ChildEnded {
+            step,
+            attempt,
+            child: child.run,
+            status: None,
+            never_began: false,
+            descendants: 0,
+        });
         if self.run.status() == RunStatus::Cancelling {
             self.emit(Event::Cancelled { step });
             self.finish_cancelling();
@@ -149,8 +160,10 @@ impl AdvanceState<'_> {
     /// M18: the end of a child ends the attempt.
     pub(super) fn child_ended(&mut self, step: u32, attempt: u32, outcome: ChildOutcome) -> Answer {
         let Some(child) = self.awaited_child(step, attempt) else { return Answer::Gone };
-        let ChildOutcome { status, output, failure, is_refused, .. } = outcome;
-        self.emit(Event::ChildEnded { step, attempt, child: child.run, status: Some(status) });
+        let ChildOutcome { status, output, failure, is_refused, never_began, descendants, .. } = outcome;
+        let never_began = never_began || is_refused;
+        let status_now = Some(status);
+        self.emit(Event::ChildEnded { step, attempt, child: child.run, status: status_now, never_began, descendants });
         if self.run.status() == RunStatus::Cancelling {
             self.emit(Event::Cancelled { step });
             self.finish_cancelling();
@@ -171,7 +184,7 @@ impl AdvanceState<'_> {
         };
         let inner = failure.as_ref().map_or(Value::Null, |f| json!({ "code": f.code, "message": f.message }));
         let (failure, body) = match failure {
-            Some(failure) if is_refused => (failure, json!({ "status": status.as_str(), "error": inner })),
+            Some(failure) if never_began => (failure, json!({ "status": status.as_str(), "error": inner })),
             failure => {
                 let cause = failure.map_or(String::new(), |f| format!(": {}", f.message));
                 let message = expr::cut(format!("{} of `{}` {status}{cause}", child.run, child.workflow));
@@ -220,7 +233,8 @@ impl AdvanceState<'_> {
                 RunStatus::Timeout => Some(Failure::new("run_timeout", "it did not finish within `max_duration`")),
                 _ => state.failure.clone(),
             };
-            let outcome = ChildOutcome { status: state.status, output, failure, ..Default::default() };
+            let (status, descendants) = (state.status, state.children);
+            let outcome = ChildOutcome { status, output, failure, descendants, ..Default::default() };
             let input = StoredInput::ChildEnded { step: parent.step, attempt: parent.attempt, outcome: Some(outcome) };
             self.give(parent.run, input);
         }

@@ -586,7 +586,7 @@ impl AdvanceState<'_> {
     /// The answer about a step that is not in the state: `settled` if it was there and has settled.
     fn answer_without_step(&self, step: u32, settled: Answer) -> Answer {
         match self.run.has_left(step) {
-            true if self.run.is_terminal() && settled == Answer::Stale => Answer::Ended(self.run.status()),
+            true if self.is_closed() && settled == Answer::Stale => Answer::Ended(self.run.status()),
             true => settled,
             false => Answer::Unknown,
         }

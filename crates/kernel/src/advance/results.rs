@@ -58,7 +58,7 @@ impl AdvanceState<'_> {
         if let Some(answer) = self.answer_to_repeat(step, fence, digest) {
             return answer;
         }
-        if self.run.is_terminal() {
+        if self.is_closed() {
             if planted_bugs::is(Bug::LateResultApplied)
                 && matches!(result, TaskResult::Done { .. } | TaskResult::Response { .. })
             {
@@ -184,7 +184,7 @@ impl AdvanceState<'_> {
         Answer::Applied
     }
 
-    /// Records that a result arrived after the run had ended; it changes nothing.
+    /// Records that a result arrived after the run had ended, or while it is being cancelled; it changes nothing.
     pub(super) fn record_late_result(&mut self, step: u32, result: &TaskResult) -> Answer {
         let state = self.run.step(step);
         if !state.late && state.attempt > 0 {

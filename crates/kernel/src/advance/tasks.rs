@@ -228,13 +228,13 @@ impl AdvanceState<'_> {
         let Some(state) = self.run.get(step) else { return self.answer_without_step(step, Answer::Stale) };
         match state.phase {
             Phase::Leased { fence: current, .. } if current == fence || ignore_fence => Answer::Applied,
-            _ if self.run.is_terminal() && state.fence == fence => Answer::Ended(self.run.status()),
+            _ if self.is_closed() && state.fence == fence => Answer::Ended(self.run.status()),
             _ => Answer::Stale,
         }
     }
 
     /// The answer to a report that repeats or contradicts an earlier one. `None` when the report must be judged.
-    /// After the run has ended, only the worker that held the step at the end gets more than `Stale`.
+    /// Once the run ends, only the worker that held the step at the end gets more than `Stale`.
     pub(super) fn answer_to_repeat(&self, step: u32, fence: u64, digest: u64) -> Option<Answer> {
         let state = self.run.step(step);
         if self.run.node(self.plan, step).task().is_none() || planted_bugs::is(Bug::FenceDropped) {
@@ -244,7 +244,7 @@ impl AdvanceState<'_> {
             return Some(Answer::Stale);
         }
         match state.digest {
-            0 if self.run.is_terminal() && state.status() != StepStatus::Cancelled => Some(Answer::Stale),
+            0 if self.is_closed() && state.status() != StepStatus::Cancelled => Some(Answer::Stale),
             0 => None,
             earlier if earlier == digest => Some(Answer::Repeated),
             _ => Some(Answer::Stale),

@@ -26,9 +26,15 @@ pub const APPROVAL_DENIED: &str = "approval_denied";
 /// The code of a step whose approval did not arrive in time.
 pub const APPROVAL_TIMEOUT: &str = "approval_timeout";
 
-/// Whether a step failed because it was not approved.
+/// Whether a step failed because it was not approved, or something inside of it. The code alone says nothing: workers
+/// choose any.
 pub(crate) fn is_denial(run: &Run, step: u32) -> bool {
-    run.step(step).failure.as_ref().is_some_and(|f| f.code == APPROVAL_DENIED || f.code == APPROVAL_TIMEOUT)
+    let state = run.step(step);
+    if let Some(approval) = &state.approval {
+        return approval.decision == Some(Decision::Denied);
+    }
+    let has_code = state.failure.as_ref().is_some_and(|f| f.code == APPROVAL_DENIED || f.code == APPROVAL_TIMEOUT);
+    has_code && run.children(step).any(|inner| is_denial(run, inner))
 }
 
 /// A decision about an approval.
@@ -55,13 +61,20 @@ pub struct IncomingSignal {
 
 impl AdvanceState<'_> {
     pub(super) fn callback(&mut self, step: u32, body: Payload, digest: Bytes) -> Answer {
-        let Some(state) = self.run.get(step) else { return self.answer_without_step(step, Answer::Gone) };
+        let repeated = |earlier: &Bytes| match *earlier == digest {
+            true => Answer::Repeated,
+            false if self.run.is_terminal() => Answer::Gone,
+            false => Answer::Conflict,
+        };
+        let Some(state) = self.run.get(step) else {
+            let earlier = self.run.state.answered.get(&step).filter(|earlier| !earlier.digest.is_empty());
+            return earlier.map_or_else(
+                || self.answer_without_step(step, Answer::Gone),
+                |earlier| repeated(&earlier.digest),
+            );
+        };
         if let Some(earlier) = &state.callback {
-            return match earlier.digest == digest {
-                true => Answer::Repeated,
-                false if self.run.is_terminal() => Answer::Gone,
-                false => Answer::Conflict,
-            };
+            return repeated(&earlier.digest);
         }
         let early = match state.phase {
             Phase::Waiting { .. } => false,
@@ -155,6 +168,13 @@ impl AdvanceState<'_> {
 
     /// M22: the first decision counts. Without a step, the only open approval is meant.
     pub(super) fn decide_approval(&mut self, step: Option<u32>, verdict: ApprovalDecision) -> Answer {
+        let repeated = |decided: Decision| match decided == verdict.decision {
+            true => Answer::Repeated,
+            false => Answer::Conflict,
+        };
+        if let Some(decided) = step.and_then(|step| self.run.state.answered.get(&step)?.decision) {
+            return repeated(decided);
+        }
         let step = match self.only_wait(step, WaitKind::Approval) {
             Ok(step) => step,
             Err(answer) => return answer,
@@ -167,11 +187,7 @@ impl AdvanceState<'_> {
                 return Answer::Applied;
             }
             let decided = state.approval.as_ref().and_then(|approval| approval.decision);
-            return match decided {
-                Some(decided) if decided == verdict.decision => Answer::Repeated,
-                Some(_) => Answer::Conflict,
-                None => Answer::Gone,
-            };
+            return decided.map_or(Answer::Gone, repeated);
         };
         let Some(approval) = self.run.node(self.plan, step).approval() else { return Answer::Unknown };
         let is_listed = approval.approvers.is_empty() || approval.approvers.contains(&verdict.actor);
@@ -215,6 +231,9 @@ impl AdvanceState<'_> {
 
     /// Resumes a `pause` step. Without a step, the only one that waits is meant.
     pub(super) fn continue_step(&mut self, step: Option<u32>, actor: String) -> Answer {
+        if step.and_then(|step| self.run.state.answered.get(&step)).is_some_and(|earlier| earlier.is_resumed) {
+            return Answer::Repeated;
+        }
         match self.only_wait(step, WaitKind::Pause) {
             Ok(step) if matches!(self.run.step(step).phase, Phase::Waiting { .. }) => {
                 self.applied(Event::Continued { step, actor })

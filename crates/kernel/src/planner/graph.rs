@@ -6,7 +6,7 @@
 
 use super::outcome::{self, unhandled_in};
 use super::{Finish, Move, Next, Planner, Settlement, StartTarget};
-use crate::advance::{STATE_MAX, Stop, View, is_denial};
+use crate::advance::{APPROVAL_DENIED, APPROVAL_TIMEOUT, STATE_MAX, Stop, View, is_denial};
 use crate::event::{Because, Failure};
 use crate::expr::{self, Seen};
 use crate::payload::Payload;
@@ -532,9 +532,16 @@ fn has_more(view: &View<'_>, step: u32, repeat: &Repeat, seen: &mut Vec<Seen>) -
     }
 }
 
+/// The failure of a group in which this step failed.
 fn failure_of(plan: &Plan, run: &Run, culprit: u32) -> Failure {
     let state = run.step(culprit);
     let (code, message) = state.failure.as_ref().map_or(("step_failed", ""), |f| (f.code.as_str(), f.message.as_str()));
+    // These codes mean something for what is around the group. Of a worker, which may choose any code, they do not.
+    let code = match code {
+        APPROVAL_DENIED | APPROVAL_TIMEOUT if !is_denial(run, culprit) => "step_failed",
+        "template_error" if state.status() != StepStatus::TemplateError => "step_failed",
+        code => code,
+    };
     let name = &run.node(plan, culprit).key;
     Failure::new(code, expr::cut(format!("`{name}` {}: {message}", state.status())))
 }

@@ -69,7 +69,8 @@ fn is_unhandled(plan: &Plan, run: &Run, unhandled: &BTreeSet<u32>, step: u32) ->
         }
         let Some(parent) = run.parent(at) else { return true };
         let goes_on = run.node(plan, parent).inner().is_some_and(|inner| inner.on_error == OnError::Continue);
-        if goes_on {
+        // What succeeded had no unhandled failure in it; what handled one may have left the state.
+        if goes_on || run.step(parent).outcome() == Some(Outcome::Ok) {
             return false;
         }
         at = parent;
@@ -187,7 +188,7 @@ fn unhandled_among(plan: &Plan, run: &Run, group: Option<u32>, pending: PendingS
     }
     let is_unhandled = |step: &u32| {
         let node = run.node_number(*step);
-        !plan.node_at(node).allow_failure && !handled.contains(&node)
+        !plan.node_at(node).allow_failure && !handled.contains(&node) && !run.step(*step).is_handled
     };
     failed.into_iter().filter(is_unhandled).collect()
 }

@@ -1,8 +1,8 @@
 //! Applying events: how each one changes the state, the index and the planner's view.
 
 use super::{
-    ApprovalRequest, ChildLink, Index, Iteration, Iterations, LastReport, LoadError, Pause, Phase, Place, Run, Signal,
-    SignalKey, Step, WaitKind,
+    AnsweredWait, ApprovalRequest, ChildLink, Index, Iteration, Iterations, LastReport, LoadError, Pause, Phase, Place,
+    Run, Signal, SignalKey, Step, WaitKind,
 };
 use crate::event::{Callback, Event, Origin, Response};
 use crate::expr::Seen;
@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 
 /// What the key of a signal counts as, among the payloads of the run.
 const SIGNAL_KEY_BYTES: u64 = 64;
-/// The most reports of steps that have left the state that are remembered, to recognise repeats.
+/// The most reports of workers, and the most answers to waits, that are remembered of steps that have left the state.
 const REPORTS_MAX: usize = 1_000;
 
 impl Run {
@@ -224,7 +224,9 @@ impl Run {
                 }));
                 self.enter_phase(plan, *step, Phase::Child {}, at)?;
             }
-            Event::ChildEnded { step, status, .. } => {
+            Event::ChildEnded { step, never_began: true, .. } => self.step_mut(*step).child = None,
+            Event::ChildEnded { step, status, descendants, .. } => {
+                self.state.children = self.state.children.saturating_add(*descendants);
                 if let Some(child) = &mut self.step_mut(*step).child {
                     child.status = *status;
                 }
@@ -410,14 +412,34 @@ impl Run {
                 kept.extend(self.parent(*step));
             }
         }
+        self.note_handled(plan, &kept);
         for step in inside.into_iter().rev().filter(|step| !kept.contains(step)) {
-            self.forget_step(step);
+            self.forget_step(plan, step);
+        }
+    }
+
+    /// Marks the failures among these steps that are handled, before what handled them leaves the state.
+    fn note_handled(&mut self, plan: &Plan, steps: &BTreeSet<u32>) {
+        let groups = steps.iter().copied().filter(|step| self.group_body(plan, *step).is_some());
+        let unhandled: BTreeSet<u32> =
+            groups.flat_map(|group| planner::unhandled_in(plan, self, Some(group))).collect();
+        for step in steps.difference(&unhandled) {
+            let has_failed = matches!(self.step(*step).outcome(), Some(Outcome::Failed | Outcome::TimedOut));
+            if has_failed && self.iteration(*step).is_none() {
+                self.step_mut(*step).is_handled = true;
+            }
         }
     }
 
     /// Removes a step that has settled from the state.
-    pub(super) fn forget_step(&mut self, step: u32) {
+    pub(super) fn forget_step(&mut self, plan: &Plan, step: u32) {
         let Some(place) = self.step(step).place.clone() else { return };
+        if let Some(answered) = self.answered_wait(plan, step) {
+            self.state.answered.insert(step, answered);
+            if self.state.answered.len() > REPORTS_MAX {
+                self.state.answered.pop_first();
+            }
+        }
         let key = if self.iteration(step).is_some() { place.index } else { place.node };
         self.index.children.remove(&(place.parent, key));
         if let Some(planner) = &mut self.planner {
@@ -430,6 +452,18 @@ impl Run {
                 self.state.reports.pop_first();
             }
         }
+    }
+
+    /// What ended a wait from outside.
+    fn answered_wait(&self, plan: &Plan, step: u32) -> Option<AnsweredWait> {
+        let state = self.step(step);
+        let decision = state.approval.as_ref().and_then(|approval| approval.decision);
+        let is_resumed =
+            self.node(plan, step).wait_kind() == Some(WaitKind::Pause) && state.status() == StepStatus::Success;
+        // The body of a signal has no digest: signals are recognised by their keys.
+        let digest = state.callback.as_ref().map(|callback| callback.digest.clone()).unwrap_or_default();
+        let is_answered = decision.is_some() || is_resumed || !digest.is_empty();
+        is_answered.then(|| AnsweredWait { digest, decision, is_resumed, ..Default::default() })
     }
 
     /// Ends the run. Steps that have not settled are cancelled.

@@ -48,10 +48,12 @@ message! {
         20 since 2 => signals: Vec<Signal>,
         /// The keys of all signals that had one, to recognise repeats.
         21 since 2 => signal_keys: Vec<SignalKey>,
-        /// How many runs it has started.
+        /// How many runs it has started, with those that children which have ended started in turn.
         22 since 2 => children: u32,
         /// Those that no step waits for and that are cancelled when this run ends.
         23 since 2 => closing: Vec<RunId>,
+        /// What ended waits that have left the state, by step.
+        28 since 2 => answered: BTreeMap<u32, AnsweredWait>,
     }
 }
 
@@ -60,6 +62,17 @@ message! {
     pub struct LastReport {
         1 => fence: u64,
         2 => digest: u64,
+    }
+}
+
+message! {
+    /// What ended a wait, to recognise an identical repeat.
+    pub struct AnsweredWait {
+        /// Of a callback.
+        1 => digest: Bytes,
+        2 => decision: Option<Decision>,
+        /// A `pause` step was resumed.
+        3 => is_resumed: bool,
     }
 }
 
@@ -160,6 +173,8 @@ message! {
         26 since 2 => child: Option<Box<ChildLink>>,
         /// The type of the task, if a template formed it.
         27 since 2 => of_type: String,
+        /// It failed, and what handled that has left the state with its iteration.
+        32 since 2 => is_handled: bool,
     }
 }
 

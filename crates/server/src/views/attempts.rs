@@ -20,6 +20,10 @@ pub fn attempts(reading: &Reading, steps: &[u32], history: &[StoredEvent]) -> BT
             Event::ChildStarted { attempt, child, .. } => {
                 of_step.push(AttemptView { run_id: Some(child.to_string()), ..started(*attempt, *at, None) });
             }
+            Event::ChildEnded { attempt, never_began: true, .. } => {
+                let asked = of_step.iter_mut().rfind(|one| one.attempt == *attempt);
+                asked.into_iter().for_each(|one| one.run_id = None);
+            }
             Event::Retrying { attempt, failure, charged, status_code, .. } => {
                 let one = ended(of_step, *attempt, *at, StepStatus::Failed, None, Some(failure));
                 (one.status_code, one.charged) = (*status_code, *charged);

@@ -283,8 +283,11 @@ impl RunModel {
             event,
             Event::Cancelled { .. } | Event::ChildEnded { .. } | Event::RunCancelled { .. } | Event::RunTimeout {}
         );
-        // While it waits for its children, a run keeps a callback for a step that never comes.
-        let is_kept = matches!(event, Event::WaitClosed { .. }) && self.status == Some(RunStatus::Cancelling);
+        // While it waits for its children, a run keeps a callback for a step that never comes, and notes late results.
+        let is_kept = matches!(event, Event::WaitClosed { .. } | Event::LateResult { .. })
+            && self.status == Some(RunStatus::Cancelling);
+        let is_late = matches!(event, Event::LateResult { .. });
+        require(!is_late || is_kept, || "a late result of a run that goes on".into())?;
         require(!self.is_cancelling || ends || is_kept, || format!("{:?} after a step was cancelled", event.name()))?;
         let is_new = std::mem::take(&mut self.is_new);
         match event {
@@ -355,6 +358,7 @@ impl RunModel {
                 self.status = Some(RunStatus::Timeout);
                 ViolationKind::Early.unless(at >= self.expires_at, || "the run expired early".into())
             }
+            Event::LateResult { .. } => Ok(()),
             _ => match event.step() {
                 Some(step) if matches!(event, Event::Opened { .. }) => self.open_step(step as usize, event),
                 Some(step) if (step as usize) < self.steps.len() => self.observe_step(step as usize, event, number, at),

@@ -3,6 +3,7 @@
 use super::*;
 use crate::event::Parent;
 use crate::inbox::{ChildOutcome, InboxKind, StartChild, StoredInput};
+use crate::run::CHILDREN_MAX;
 
 impl Story {
     /// The children that were asked for since the last call: their ids and what is asked.
@@ -122,6 +123,29 @@ fn m18_a_child_that_is_refused_for_good_gets_one_attempt() {
     );
     let body = step.body().unwrap().value(&Payloads::new()).unwrap();
     assert_eq!((&body["error"]["code"], &body["run_id"]), (&json!("invalid_input"), &Value::Null), "there is no run");
+    assert!(step.child.is_none());
+}
+
+#[test]
+fn m18_a_child_that_could_not_be_started_fails_the_step_with_the_reason() {
+    let retry = Retry { max_attempts: 2, min: Span::from_secs(10), ..Default::default() };
+    let change = |layout: &mut Layout| layout.nodes[0].retry = retry.clone();
+    let mut story = Story::changed(&[("", "c@child=bill; z: c")], json!({}), change);
+    let refuse = |story: &mut Story, attempt| {
+        let failure = Some(Failure::new("workflow_disabled", "the workflow is disabled"));
+        let outcome = ChildOutcome { status: RunStatus::Failed, failure, never_began: true, ..Default::default() };
+        story.give(Input::ChildEnded { step: 0, attempt, outcome: Box::new(outcome) });
+    };
+    refuse(&mut story, 1);
+    assert_eq!(story.statuses(), "c=retrying z=pending run=waiting", "the workflow may be enabled by then");
+    story.after("10s");
+    refuse(&mut story, 2);
+    assert_eq!(story.statuses(), "c=failed z=skipped run=failed");
+    let step = story.run.step(0);
+    assert_eq!(step.failure.as_ref().unwrap().code, "workflow_disabled");
+    let body = step.body().unwrap().value(&Payloads::new()).unwrap();
+    assert_eq!((&body["error"]["code"], &body["run_id"]), (&json!("workflow_disabled"), &Value::Null));
+    assert!(step.child.is_none(), "no run has this id");
 }
 
 #[test]
@@ -174,6 +198,27 @@ fn m19_a_cancelled_run_ends_when_its_children_have() {
     story.child_ended(d, 1, RunStatus::Completed, Value::Null);
     assert_eq!(story.run.status(), RunStatus::Cancelled);
     assert_eq!((story.run.state.cancelled_by.as_str(), story.run.state.cancel_reason.as_str()), ("ada", "wrong order"));
+}
+
+/// The worker whose task was called off learns that its run is cancelled, and its result is noted.
+#[test]
+fn m19_a_result_that_arrives_while_the_run_is_being_cancelled_is_late() {
+    let mut story = Story::of("c@child=bill; t@task; h");
+    let offer = Offer { worker: "w1".into(), lease: Span::from_secs(30), ..Default::default() };
+    story.give(Input::Claim { step: 1, offer });
+    let (fence, of_http) = (story.leases[&1], story.executing["h"].1);
+    story.cancel();
+    assert_eq!(story.statuses(), "c=waiting t=cancelled h=cancelled run=cancelling");
+    let done = || TaskResult::Done { body: None, took: Span(1) };
+    let ended = Answer::Ended(RunStatus::Cancelling);
+    assert_eq!(story.give(Input::Heartbeat { step: 1, fence, progress: None }), ended);
+    assert_eq!(story.give(Input::Finished { step: 1, fence, result: done(), digest: 7 }), ended);
+    assert_eq!(story.give(Input::Finished { step: 1, fence: fence + 1, result: done(), digest: 7 }), Answer::Stale);
+    assert_eq!(story.give(Input::Finished { step: 2, fence: of_http, result: done(), digest: 0 }), ended);
+    assert_eq!(story.give(Input::Lost { step: 1, fence }), Answer::Stale);
+    let late: Vec<String> = story.events().into_iter().filter(|event| event.starts_with("late_result")).collect();
+    assert_eq!(late, ["late_result t", "late_result h"]);
+    assert_eq!(story.statuses(), "c=waiting t=cancelled h=cancelled run=cancelling");
 }
 
 /// Its output is not needed, so its size does not matter.
@@ -266,4 +311,32 @@ fn m5_calls_are_limited_in_depth_and_to_the_listed_workflows() {
     assert_eq!(story.children()[0].1.workflow, "bill");
     let story = Story::changed(groups, json!({ "kind": "drop" }), change);
     assert_eq!(code(&story).as_deref(), Some("workflow_not_allowed"));
+}
+
+#[test]
+fn m5_a_run_counts_what_its_children_have_started_and_they_what_was_started_above() {
+    let code = |story: &Story, step| story.run.step(step).failure.as_ref().map(|f| f.code.clone());
+    let mut story = Story::of("c@child=bill; d@child=ship: c");
+    assert_eq!(story.children()[0].1.parent.as_ref().unwrap().spent, 1);
+    let ended = |descendants| {
+        let outcome = ChildOutcome { status: RunStatus::Completed, descendants, ..Default::default() };
+        Input::ChildEnded { step: 0, attempt: 1, outcome: Box::new(outcome) }
+    };
+    story.give(ended(CHILDREN_MAX - 2));
+    assert_eq!(story.children()[0].1.parent.as_ref().unwrap().spent, CHILDREN_MAX, "the last one");
+    let mut story = Story::of("c@child=bill; d@child=ship: c");
+    story.give(ended(CHILDREN_MAX - 1));
+    assert_eq!(
+        (story.statuses().as_str(), code(&story, 1).as_deref()),
+        ("c=success d=failed run=failed", Some("too_many_children"))
+    );
+
+    let parent = Parent { run: RunId([3; 16]), depth: 1, spent: CHILDREN_MAX - 1, ..Default::default() };
+    let origin = Origin { body: Payload::json("{}"), parent: Some(Box::new(parent)), ..Default::default() };
+    let mut story = Story::start(plan_of("c@child=bill; d@child=ship"), origin, Admission::Open, Vec::new());
+    assert_eq!((code(&story, 0), code(&story, 1).as_deref()), (None, Some("too_many_children")));
+    story.outgoing.clear();
+    story.give(ended(0));
+    let told = story.inputs_for_others();
+    assert!(matches!(&told[0], (_, Input::ChildEnded { outcome, .. }) if outcome.descendants == 1), "{told:?}");
 }

@@ -271,6 +271,33 @@ fn m4_what_a_failed_step_needed_leaves_the_state_without_it() {
     assert_eq!(story.statuses(), "l=failed z=running l[0]=failed l[0]/b=failed run=running");
 }
 
+/// What handled a failure leaves the state with its iteration; that it was handled does not.
+#[test]
+fn m8_a_failure_that_was_handled_inside_an_iteration_stays_handled() {
+    let unhandled = |story: &Story| {
+        let key = |step: &u32| story.run.key(&story.plan, *step).into_owned();
+        unhandled_steps(&story.plan, &story.run).iter().map(key).collect::<Vec<_>>()
+    };
+    let groups = &[("", "l@each=trigger.body.list"), ("l", "a; h: a if tasks.a.failed")];
+    let mut story = Story::nested(groups, json!({ "list": [1, 2] }));
+    story.answers("l[0]/a=404 l[0]/h=200 l[1]/a=200");
+    assert_eq!(story.statuses(), "l=success l[0]=success l[0]/a=failed run=completed");
+    assert_eq!(unhandled(&story), [""; 0]);
+
+    let groups =
+        &[("", "l@each=trigger.body.list"), ("l", "a; h: a if tasks.a.failed; g@group; b: g"), ("g", "c; d: any c")];
+    let finish = |layout: &mut Layout| on_error(layout, "l", OnError::Finish);
+    let mut story = Story::changed(groups, json!({ "list": [1] }), finish);
+    story.answers("l[0]/a=404 l[0]/h=200 l[0]/g/c=200 l[0]/g/d=200 l[0]/b=404");
+    assert_eq!(unhandled(&story), ["l", "l[0]", "l[0]/b"], "one failure of an iteration was handled, the other was not");
+
+    let groups =
+        &[("", "l@each=trigger.body.list"), ("l", "g@group; b: g"), ("g", "c; h: c if tasks.c.failed; i@sleep=5s")];
+    let mut story = Story::changed(groups, json!({ "list": [1] }), finish);
+    story.answers("l[0]/g/c=404 l[0]/g/h=200").after("5s").answers("l[0]/b=404");
+    assert_eq!(unhandled(&story), ["l", "l[0]", "l[0]/b"], "also inside of a group of the iteration");
+}
+
 #[test]
 fn m14_a_condition_is_evaluated_before_each_iteration() {
     let groups = &[("", "l@while=index < 3; z@set={{tasks.l.body}}: l"), ("l", "a@set={{index}}:{{last}}")];

@@ -193,6 +193,81 @@ fn m22_a_denial_inside_a_group_cancels_the_run() {
     assert_eq!(story.run.state.cancel_reason, APPROVAL_DENIED);
 }
 
+/// A worker chooses the code of its failure freely.
+#[test]
+fn m22_a_failure_that_calls_itself_a_denial_is_a_failure() {
+    let in_loop = &[("", "l@each=trigger.body.list"), ("l", "a@task")][..];
+    for (groups, key) in [
+        (&[("", "a@task")][..], "a"),
+        (&[("", "g@group"), ("g", "h@group"), ("h", "a@task")][..], "g/h/a"),
+        (in_loop, "l[0]/a"),
+    ] {
+        for code in [APPROVAL_DENIED, APPROVAL_TIMEOUT, "template_error"] {
+            let mut story = Story::nested(groups, json!({ "list": [1] }));
+            let step = story.run.find(&story.plan, key).unwrap();
+            let offer = Offer { worker: "w1".into(), lease: Span::from_secs(30), ..Default::default() };
+            story.give(Input::Claim { step, offer });
+            let failure = Failure::new(code, "says the worker");
+            let result = TaskResult::Failed { failure, retryable: false, retry_after: None, took: Span(1) };
+            let fence = story.leases[&step];
+            assert_eq!(story.give(Input::Finished { step, fence, result, digest: 1 }), Answer::Applied);
+            assert_eq!(story.run.status(), RunStatus::Failed, "{key} {code}");
+            let is_failed = |(_, step): (u32, &crate::run::Step)| step.status() == StepStatus::Failed;
+            assert!(story.run.steps().all(is_failed), "{code}: {}", story.statuses());
+            assert_eq!(story.run.step(step).failure.as_ref().unwrap().code, code, "the step keeps its code");
+        }
+    }
+}
+
+#[test]
+fn m22_a_denial_inside_a_loop_cancels_the_run() {
+    let groups = &[("", "l@each=trigger.body.list"), ("l", "g@group"), ("g", "a@approval=ok?")];
+    let mut story = Story::nested(groups, json!({ "list": [1, 2] }));
+    story.give(decide(None, Decision::Denied, "ada"));
+    assert_eq!(story.run.status(), RunStatus::Cancelled, "{}", story.statuses());
+    assert_eq!(story.run.state.cancel_reason, APPROVAL_DENIED);
+}
+
+#[test]
+fn m22_answers_to_a_step_can_be_repeated_after_its_iteration_has_settled() {
+    let started = |kind: &str| {
+        let story = Story::nested(&[("", "l@each=trigger.body.list"), ("l", kind)], json!({ "list": [1, 2] }));
+        let step = story.run.find(&story.plan, "l[0]/a").unwrap();
+        (story, step)
+    };
+    let callback = |step: u32, body: &'static str| Input::Callback {
+        step,
+        body: Payload::sniff(body.to_owned()),
+        digest: Bytes::from(body),
+    };
+    let (mut story, step) = started("a@wait");
+    assert_eq!(story.give(callback(step, "1")), Answer::Applied);
+    assert!(story.run.has_left(step));
+    assert_eq!(story.give(callback(step, "1")), Answer::Repeated);
+    assert_eq!(story.give(callback(step, "2")), Answer::Conflict);
+    story.cancel();
+    assert_eq!(story.give(callback(step, "1")), Answer::Repeated);
+    assert_eq!(story.give(callback(step, "2")), Answer::Gone);
+
+    let (mut story, step) = started("a@approval=ok?");
+    assert_eq!(story.give(decide(Some(step), Decision::Approved, "ada")), Answer::Applied);
+    assert!(story.run.has_left(step));
+    assert_eq!(story.give(decide(Some(step), Decision::Approved, "ada")), Answer::Repeated);
+    assert_eq!(story.give(decide(Some(step), Decision::Denied, "ada")), Answer::Conflict);
+
+    let (mut story, step) = started("a@pause");
+    let resume = || Input::Continue { step: Some(step), actor: "ada".into() };
+    assert_eq!(story.give(resume()), Answer::Applied);
+    assert!(story.run.has_left(step));
+    assert_eq!(story.give(resume()), Answer::Repeated);
+
+    let (mut story, step) = started("a@sleep=5s");
+    story.after("5s");
+    assert!(story.run.has_left(step));
+    assert_eq!(story.give(callback(step, "1")), Answer::Gone, "it was no such step");
+    assert_eq!(story.give(decide(Some(step), Decision::Approved, "ada")), Answer::Gone);
+}
+
 #[test]
 fn m22_deadlines_take_the_default_or_deny() {
     let with = |default: Option<Decision>| {

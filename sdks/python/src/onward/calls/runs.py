@@ -22,13 +22,14 @@ def list_all(
     *,
     workflow: Optional[str] = None,
     type: Optional[str] = None,
+    form: Optional[str] = None,
     status: Optional[str] = None,
     labels: Optional[Labels] = None,
     since: Optional[Time] = None,
     until: Optional[Time] = None,
 ) -> Listing[Run]:
-    """Runs, newest first, fetched page by page. `status` may name several: `failed,timeout`."""
-    query = pairs(workflow=workflow, type=type, status=status, since=since, until=until)
+    """Runs, newest first, fetched page by page. `form` and `status` may name several: `graph,script`, `failed,timeout`."""
+    query = pairs(workflow=workflow, type=type, form=form, status=status, since=since, until=until)
     return Listing("/runs", Run.of, [*query, *label_pairs(labels)])
 
 
