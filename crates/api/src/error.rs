@@ -168,6 +168,8 @@ codes! {
     DeliveryIdReused = 422 "delivery_id_reused",
     /// The request names a workflow that does not exist.
     UnknownWorkflow = 422 "unknown_workflow",
+    /// The run has no event with this number.
+    UnknownEvent = 422 "unknown_event",
     /// The trigger says `has_secret`, but there is no secret to keep.
     SecretMissing = 422 "secret_missing",
     /// A query parameter has an invalid value.

@@ -1,6 +1,6 @@
 //! Responses about workflows, runs, triggers and the server.
 
-use crate::{Word, schema};
+use crate::{AsOfView, Word, schema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -171,6 +171,9 @@ pub struct RunView {
     /// The `actor` of the request that cancelled the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cancelled_by: Option<String>,
+    /// With `?at=`: the event that the run is shown right after.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub as_of: Option<AsOfView>,
 }
 
 /// The pause of a run or a workflow.
@@ -316,7 +319,7 @@ pub struct DeliveredView {
 }
 
 /// Why a run or a step failed.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FailureView {
     pub code: String,
     pub message: String,

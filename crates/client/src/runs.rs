@@ -1,9 +1,9 @@
-//! Runs: list, show, follow, wait, explain, cancel, pause, retry, replay, delete.
+//! Runs: list, show, compare, follow, wait, explain, cancel, pause, retry, replay, delete.
 
 use crate::{Client, Error, Events, RequestBuilder, Result, segment};
 use api::{
     CancelRequest, EventView, ExplainView, Page, PauseRequest, ReplayRequest, ReplayVersion, ReplayedView,
-    RetryRequest, RunStatusView, RunSummary, RunView, StepView,
+    RetryRequest, RunDiffView, RunStatusView, RunSummary, RunView, StepView,
 };
 use reqwest::Method;
 use serde::de::DeserializeOwned;
@@ -44,6 +44,17 @@ impl Client {
 
     pub async fn run(&self, run: &str) -> Result<RunView> {
         self.data(RequestBuilder::get(format!("/runs/{}", segment(run)))).await
+    }
+
+    /// The run as it was right after the event with this number.
+    pub async fn run_at(&self, run: &str, seq: u64) -> Result<RunView> {
+        self.data(RequestBuilder::get(format!("/runs/{}", segment(run))).query("at", Some(seq))).await
+    }
+
+    /// What changed in a run between two of its events, given by their numbers; without `to`, since `from`.
+    pub async fn run_diff(&self, run: &str, from: u64, to: Option<u64>) -> Result<RunDiffView> {
+        let request = RequestBuilder::get(format!("/runs/{}/diff", segment(run)));
+        self.data(request.query("from", Some(from)).query("to", to)).await
     }
 
     /// The steps of a run, in the order of the definition.

@@ -16,6 +16,7 @@ pub mod explain;
 pub mod mailbox;
 pub mod metrics;
 pub mod nodes;
+pub mod run_diff;
 pub mod secret;
 pub mod services;
 pub mod task_queue;

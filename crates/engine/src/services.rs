@@ -28,6 +28,7 @@ mod pause;
 pub mod replay;
 mod reply_channel;
 pub mod retention;
+pub mod run_history;
 pub mod run_queries;
 pub mod runs;
 pub mod scheduler;
@@ -42,6 +43,7 @@ pub mod workflow_edits;
 pub mod workflows;
 
 pub use outbox::{NOTIFIER, NOTIFIER_NAME, RETRY_EVERY, idempotency};
+pub use run_history::RunHistory;
 pub use run_queries::{Reading, StoredEvent, UnreadableRun};
 pub use runs::StartedRun;
 pub use subscriptions::{RunEvent, RunEvents, RunSubscription};

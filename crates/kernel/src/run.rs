@@ -159,18 +159,26 @@ impl Run {
             }
         }
         run.reindex(plan);
-        run.fold(plan, records)?;
+        run.fold(plan, records, u64::MAX)?;
         Ok(run)
     }
 
-    /// Loads a run from all its records, and keeps the steps of iterations that have settled.
-    pub fn load_whole(plan: &Plan, records: &[Bytes]) -> Result<Run, LoadError> {
+    /// Loads a run from all its records as it was right after event `seq`.
+    pub fn load_at(plan: &Plan, records: &[Bytes], seq: u64) -> Result<Run, LoadError> {
+        let mut run = Run::default();
+        run.fold(plan, records, seq)?;
+        Ok(run)
+    }
+
+    /// The same, with the steps of iterations that had settled.
+    pub fn load_whole_at(plan: &Plan, records: &[Bytes], seq: u64) -> Result<Run, LoadError> {
         let mut run = Run { is_whole: true, ..Run::default() };
-        run.fold(plan, records)?;
+        run.fold(plan, records, seq)?;
         Ok(run)
     }
 
-    fn fold(&mut self, plan: &Plan, records: &[Bytes]) -> Result<(), LoadError> {
+    /// Applies the events of these records, up to and including the one with the number `until`.
+    fn fold(&mut self, plan: &Plan, records: &[Bytes], until: u64) -> Result<(), LoadError> {
         for bytes in records {
             let record = Record::open(bytes)?;
             if record.first != self.state.seq + 1 {
@@ -180,6 +188,9 @@ impl Run {
                 return Err(LoadError::Newer);
             }
             for event in &record.events {
+                if self.state.seq == until {
+                    return Ok(());
+                }
                 self.apply(plan, event, record.at)?;
             }
         }

@@ -2,6 +2,7 @@
 
 pub mod attempts;
 pub mod graph;
+pub mod history;
 pub mod tasks;
 
 use crate::Refusal;
@@ -190,8 +191,8 @@ pub fn run(reading: &Reading) -> RunView {
             delivery_id: Some(state.origin.delivery.clone()).filter(|id| !id.is_empty()),
         },
         input: body,
-        output: state.output.as_ref().map_or(Value::Null, |output| value(reading, output)),
-        error: state.failure.as_ref().map(|f| failure(f, state.culprit.map(key))),
+        output: output(reading),
+        error: error(reading),
         failed_steps: reading.failed_steps(),
         unhandled_steps: reading.unhandled_steps(),
         labels: pairs(&state.origin.labels),
@@ -215,7 +216,19 @@ pub fn run(reading: &Reading) -> RunView {
         paused: state.paused.as_ref().map(|pause| pause_view(&pause.actor, &pause.note, pause.at)),
         concurrency_key: state.origin.concurrency_group.as_ref().map(|concurrency_group| concurrency_group.key.clone()),
         cancelled_by: Some(state.cancelled_by.clone()).filter(|by| !by.is_empty()),
+        as_of: None,
     }
+}
+
+fn output(reading: &Reading) -> Value {
+    reading.run.state.output.as_ref().map_or(Value::Null, |output| value(reading, output))
+}
+
+/// Why the run failed, if it did.
+fn error(reading: &Reading) -> Option<FailureView> {
+    let state = &reading.run.state;
+    let culprit = || state.culprit.map(|step| reading.key(step).into_owned());
+    state.failure.as_ref().map(|why| failure(why, culprit()))
 }
 
 pub fn explanation(reading: &Reading, explanation: Explanation) -> ExplainView {

@@ -96,6 +96,26 @@ class Cases:
                 self.client.runs.get(done.id)
             self.assertEqual(caught.exception.status, 404)
 
+        def test_a_run_as_it_was_and_what_changed_since(self) -> None:
+            self.client.workflows.create(SHOP)
+            done = self.client.trigger("shop", wait="10s")
+            events = list(self.client.events(done))
+            rests = next(event.seq for event in events if event.type == "timer.set")
+            then = self.client.runs.get(done, at=rests)
+            self.assertEqual((then.id, then.status, then.steps["rest"]["status"]), (done.id, "running", "sleeping"))
+            self.assertEqual((then.raw["as_of"]["seq"], then.raw["as_of"]["last_seq"]), (rests, len(events)))
+            last = self.client.runs.get(done.id, at=len(events)).raw
+            del last["as_of"]
+            self.assertEqual(last, self.client.runs.get(done).raw)
+            diff = self.client.runs.diff(done, rests)
+            self.assertEqual((diff["from"]["status"], diff["to"]["status"]), ("running", "completed"))
+            (rest,) = diff["steps"]
+            self.assertEqual((rest["step"], rest["from"]["status"], rest["to"]["status"]), ("rest", "sleeping", "success"))
+            self.assertEqual(self.client.runs.diff(done, 1, to_seq=1)["steps"], [])
+            with self.assertRaises(OnwardError) as caught:
+                self.client.runs.get(done, at=len(events) + 1)
+            self.assertEqual((caught.exception.status, caught.exception.code), (422, "unknown_event"))
+
         def test_pause_resume_and_cancel(self) -> None:
             self.client.workflows.create(GATE)
             run = self.client.trigger("gate")

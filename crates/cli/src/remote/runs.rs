@@ -5,8 +5,9 @@ use super::table::{fields, list, table};
 use super::workflows::WorkflowArgument;
 use super::{CommandContext, Connection, Failure, Outcome, PageOptions, follow, trigger};
 use api::{
-    CancelRequest, DecidedView, DecisionRequest, ExplainView, PauseRequest, ReplayVersion, ResumeRunRequest,
-    RetryRequest, RunStatusView, RunSummary, RunView, StepView,
+    CancelRequest, DecidedView, DecisionRequest, EventRefView, ExplainView, PauseRequest, ReplayVersion,
+    ResumeRunRequest, RetryRequest, RunDiffView, RunMomentView, RunStatusView, RunSummary, RunView, StepChangeView,
+    StepMomentView, StepView,
 };
 use client::RunQuery;
 use kernel::plan::Form;
@@ -50,7 +51,22 @@ enum Verb {
         part: PageOptions,
     },
     /// Show a run and its steps
-    Show { run: String },
+    Show {
+        run: String,
+        /// As it was right after the event with this number
+        #[arg(long, value_name = "NUMBER")]
+        at: Option<u64>,
+    },
+    /// Show what changed in a run between two events
+    Diff {
+        run: String,
+        /// The number of the earlier event
+        #[arg(long, value_name = "NUMBER")]
+        from: u64,
+        /// The number of the later event (default: the last one)
+        #[arg(long, value_name = "NUMBER")]
+        to: Option<u64>,
+    },
     /// List the steps of a run, or what is inside of one
     Steps {
         run: String,
@@ -193,7 +209,9 @@ async fn act(asking: &CommandContext, verb: Verb) -> Outcome {
             };
             list(asking, &part, HEADER, row, fetch).await
         }
-        Verb::Show { run } => asking.print(&client.run(&run).await?, as_text),
+        Verb::Show { run, at: None } => asking.print(&client.run(&run).await?, as_text),
+        Verb::Show { run, at: Some(seq) } => asking.print(&client.run_at(&run, seq).await?, as_text),
+        Verb::Diff { run, from, to } => asking.print(&client.run_diff(&run, from, to).await?, changes),
         Verb::Steps { run, under, part } => {
             let fetch = async |limit, cursor| client.steps_under(&run, under.as_deref(), Some(limit), cursor).await;
             list(asking, &part, STEPS, |step| step_row(step.step.as_deref().unwrap_or_default(), step), fetch).await
@@ -320,6 +338,7 @@ pub fn as_text(run: &RunView) -> String {
         run.labels.iter().map(|(k, v)| format!("{k}={}", v.as_str().unwrap_or_default())).collect();
     let mut text = fields(&[
         ("id", Some(run.id.clone())),
+        ("as of", run.as_of.as_ref().map(|as_of| format!("{}, of {} events", event(&as_of.event), as_of.last_seq))),
         ("workflow", Some(format!("{} version {}", run.workflow, run.version))),
         ("status", Some(run.status.to_string())),
         ("error", run.error.as_ref().map(|e| format!("{}: {}", e.code, e.message))),
@@ -343,6 +362,48 @@ pub fn as_text(run: &RunView) -> String {
         text.push_str(&table(STEPS, &rows));
     }
     text
+}
+
+/// An event in one line: its number, type, step and time.
+fn event(event: &EventRefView) -> String {
+    let step = event.step.as_ref().map(|step| format!(" of {step}")).unwrap_or_default();
+    format!("event {} ({}{step}) at {}", event.seq, event.kind, time(&event.at))
+}
+
+/// What changed in a run as text: both events, then a table of the steps.
+fn changes(diff: &RunDiffView) -> String {
+    let moment = |moment: &RunMomentView| format!("{}, the run is {}", event(&moment.event), moment.status);
+    let error = diff.to.error.as_ref().map(|error| format!("{}: {}", error.code, error.message));
+    let output = diff.to.output.as_ref().map(|output| style::cut(&output.to_string(), 200));
+    let mut text = fields(&[
+        ("run", Some(diff.run_id.clone())),
+        ("from", Some(moment(&diff.from))),
+        ("to", Some(moment(&diff.to))),
+        ("events", Some(diff.event_count.to_string())),
+        ("error", error),
+        ("output", output),
+    ]);
+    if !diff.steps.is_empty() {
+        text.push('\n');
+        text.push_str(&table(CHANGES, &diff.steps.iter().map(change).collect::<Vec<_>>()));
+    }
+    let more = diff.changed_steps.saturating_sub(diff.steps.len());
+    if more > 0 {
+        text.push_str(&format!("and {more} more steps\n"));
+    }
+    text
+}
+
+const CHANGES: &[&str] = &["STEP", "BEFORE", "STATUS", "TRIES", "DETAIL"];
+
+fn change(change: &StepChangeView) -> Vec<String> {
+    let StepMomentView { status, attempt, status_code, until, error, .. } = &change.to;
+    let mut detail = Vec::new();
+    detail.extend(status_code.map(|code| format!("status {code}")));
+    detail.extend(error.as_ref().map(|error| error.message.clone()));
+    detail.extend(until.as_ref().map(|until| format!("until {}", time(until))));
+    let before = change.from.as_ref().map_or("-", |before| &before.status);
+    vec![change.step.clone(), before.to_owned(), status.to_string(), attempt.to_string(), detail.join(", ")]
 }
 
 const STEPS: &[&str] = &["STEP", "TYPE", "STATUS", "TRIES", "TOOK", "DETAIL"];

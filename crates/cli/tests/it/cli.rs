@@ -17,20 +17,20 @@ pub struct Said {
 
 impl Said {
     #[track_caller]
-    fn ok(self) -> String {
+    pub fn ok(self) -> String {
         assert_eq!(self.code, 0, "{self:?}");
         self.out
     }
 
     #[track_caller]
-    fn json(self) -> Value {
+    pub fn json(self) -> Value {
         let out = self.ok();
         serde_json::from_str(&out).unwrap_or_else(|e| panic!("{e}: {out}"))
     }
 
     /// Checks the exit code, that standard error contains these words, and that standard output is empty.
     #[track_caller]
-    fn refused(self, code: i32, words: &[&str]) {
+    pub fn refused(self, code: i32, words: &[&str]) {
         assert_eq!(self.code, code, "{self:?}");
         assert_eq!(self.out, "", "{self:?}");
         words.iter().for_each(|word| assert!(self.err.contains(word), "{word}: {self:?}"));
@@ -47,7 +47,7 @@ impl Shell<'_> {
         Shell { server, folder: tempfile::tempdir().expect("a folder") }
     }
 
-    fn run(&self, arguments: &[&str]) -> Said {
+    pub fn run(&self, arguments: &[&str]) -> Said {
         self.run_with(arguments, "")
     }
 

@@ -117,20 +117,28 @@ impl Runs {
     /// The run with everything it holds; `None` if there is no such run.
     pub async fn read(&self, org: OrgId, run: RunId) -> Result<Option<Reading>, Error> {
         let Some(resumed) = self.load(org, run).await? else { return Ok(None) };
-        let Resumed { version, run: state, row, .. } = resumed;
-        let numbers: Vec<u32> = stored_payloads(&state).collect();
-        let payloads = self.core.store.payloads(org, run, &numbers).await?;
-        Ok(Some(Reading { row, version, run: state, payloads: payloads.into_iter().collect() }))
+        let Resumed { version, run, row, .. } = resumed;
+        self.with_payloads(org, row, version, run).await.map(Some)
     }
 
-    /// The run again, with the steps of iterations that have settled, from all its records.
+    /// A run with the payloads that its view shows.
+    pub(super) async fn with_payloads(
+        &self,
+        org: OrgId,
+        row: RunRow,
+        version: Arc<Version>,
+        run: Run,
+    ) -> Result<Reading, Error> {
+        let numbers: Vec<u32> = stored_payloads(&run).collect();
+        let payloads = self.core.store.payloads(org, row.id, &numbers).await?;
+        Ok(Reading { row, version, run, payloads: payloads.into_iter().collect() })
+    }
+
+    /// The run again as of the same event, with the steps of iterations that had settled, from all its records.
     pub async fn read_whole(&self, org: OrgId, reading: Reading) -> Result<Reading, Error> {
-        let Reading { row, version, .. } = reading;
+        let Reading { row, version, run, .. } = reading;
         let records = self.core.store.history(org, row.id, 0, usize::MAX).await?.ok_or(Error::NotFound("run"))?;
-        let run = Run::load_whole(&version.plan, &records).map_err(|error| match error {
-            kernel::run::LoadError::Newer => Error::Newer,
-            kernel::run::LoadError::Damaged(what) => Error::Damaged(what),
-        })?;
+        let run = Run::load_whole_at(&version.plan, &records, run.state.seq).map_err(LoadFailure::from)?;
         let mut whole = Reading { row, version, run, payloads: Payloads::new() };
         let shown = |step: &Step| step.approval.as_ref().and_then(|approval| approval.items.clone());
         let bodies: Vec<Payload> =
@@ -235,22 +243,29 @@ impl Runs {
         self.events_where(org, run, |_| true).await
     }
 
-    /// The events of some steps. The others are not kept in memory: a run can have hundreds of thousands.
-    pub async fn history_of(&self, org: OrgId, run: RunId, steps: &[u32]) -> Result<Option<Vec<StoredEvent>>, Error> {
-        let steps: BTreeSet<u32> = steps.iter().copied().collect();
-        self.events_where(org, run, |event| event.step().is_some_and(|step| steps.contains(&step))).await
+    /// The events of some steps, up to the one that the run was read at. The others are not kept in memory: a run can
+    /// have hundreds of thousands.
+    pub async fn history_of(
+        &self,
+        org: OrgId,
+        reading: &Reading,
+        steps: &[u32],
+    ) -> Result<Option<Vec<StoredEvent>>, Error> {
+        let (steps, last): (BTreeSet<u32>, u64) = (steps.iter().copied().collect(), reading.run.state.seq);
+        let is_of_steps = |event: &Event| event.step().is_some_and(|step| steps.contains(&step));
+        self.events_where(org, reading.row.id, |stored| stored.seq <= last && is_of_steps(&stored.event)).await
     }
 
     async fn events_where(
         &self,
         org: OrgId,
         run: RunId,
-        is_wanted: impl Fn(&Event) -> bool,
+        is_wanted: impl Fn(&StoredEvent) -> bool,
     ) -> Result<Option<Vec<StoredEvent>>, Error> {
         let Some(records) = self.core.store.history(org, run, 0, usize::MAX).await? else { return Ok(None) };
         let mut events = Vec::new();
         for bytes in records {
-            events.extend(events_of(&bytes)?.filter(|stored| is_wanted(&stored.event)));
+            events.extend(events_of(&bytes)?.filter(&is_wanted));
         }
         Ok(Some(events))
     }
@@ -264,19 +279,24 @@ impl Runs {
         limit: usize,
     ) -> Result<Option<Vec<StoredEvent>>, Error> {
         let Some(records) = self.core.store.history(org, run, 0, usize::MAX).await? else { return Ok(None) };
-        let begins_after = |bytes: &Bytes| Record::open(bytes).is_ok_and(|record| record.first > after);
-        // A record that cannot be read counts as one before, so that reading it says why.
-        let first = records.partition_point(|bytes| !begins_after(bytes)).saturating_sub(1);
-        let mut events = Vec::new();
-        for bytes in &records[first..] {
-            let missing = limit - events.len();
-            if missing == 0 {
-                break;
-            }
-            events.extend(events_of(bytes)?.filter(|stored| stored.seq > after).take(missing));
-        }
-        Ok(Some(events))
+        events_in(&records, after, limit).map(Some)
     }
+}
+
+/// At most `limit` events of these records after the one with the number `after`.
+pub(super) fn events_in(records: &[Bytes], after: u64, limit: usize) -> Result<Vec<StoredEvent>, Error> {
+    let begins_after = |bytes: &Bytes| Record::open(bytes).is_ok_and(|record| record.first > after);
+    // A record that cannot be read counts as one before, so that reading it says why.
+    let first = records.partition_point(|bytes| !begins_after(bytes)).saturating_sub(1);
+    let mut events = Vec::new();
+    for bytes in &records[first..] {
+        let missing = limit - events.len();
+        if missing == 0 {
+            break;
+        }
+        events.extend(events_of(bytes)?.filter(|stored| stored.seq > after).take(missing));
+    }
+    Ok(events)
 }
 
 /// An event of a run's history.

@@ -6,6 +6,7 @@ mod children;
 mod holding;
 mod host_backoff;
 mod nesting;
+mod past;
 mod payloads;
 mod planners;
 mod tasks;
@@ -314,10 +315,10 @@ impl Story {
             offer,
             hold: &hold,
         };
-        let before = self.run.state.seq;
+        let before = self.run.state.clone();
         let advanced = advance(&self.plan, &mut self.run, inputs, &context(&self.resident, &offer));
         if let Some(record) = &advanced.record {
-            assert_eq!(record.first, before + 1);
+            assert_eq!(record.first, before.seq + 1);
             assert_eq!(
                 record.first + record.events.len() as u64 - 1,
                 self.run.state.seq,
@@ -329,6 +330,8 @@ impl Story {
         let folded = Run::load(&self.plan, None, &self.journal).expect("the journal folds");
         assert_eq!(folded.state, self.run.state, "the run is the fold of its records");
         assert!(folded.index_matches_state(&self.plan), "and so is its index");
+        let past = Run::load_at(&self.plan, &self.journal, before.seq).expect("the journal folds");
+        assert_eq!(past.state, before, "the run can be read as it was before");
         let snapshot = Run::load(&self.plan, Some(&self.run.snapshot()), &[]).expect("the snapshot reads back");
         assert_eq!(snapshot.state, self.run.state, "a snapshot loses nothing");
         assert!(self.run.index_matches_state(&self.plan));

@@ -1,18 +1,20 @@
-//! Runs: list, show, explain, cancel, pause, retry, replay, delete. The routes below a workflow find only its own runs.
+//! Runs: list, show (also as they were), explain, cancel, pause, retry, replay, delete. The routes below a workflow find
+//! only its own runs.
 
 use super::workflows::{LABELS_MAX, find_or_deleted, idempotency_key};
 use super::{answer, page, page_of_runs, run_id};
 use crate::contract::{Param, ResponseShape, Route, delete as delete_route, get, params, post};
-use crate::query::{Query, invalid};
+use crate::query::{NUMBER_MAX, Query, invalid};
+use crate::views::history::{EVENTS_MAX, Moment};
 use crate::{Answer, App, Path, Refusal, State, body, views};
 use api::{
     CancelRequest, Code, EventView, ExplainView, GraphView, PauseRequest, ReplayRequest, ReplayVersion, ReplayedView,
-    RetryRequest, RunStatusView, RunSummary, RunView, StepView, rfc3339,
+    RetryRequest, RunDiffView, RunStatusView, RunSummary, RunView, StepView, rfc3339,
 };
 use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use engine::services::{NOTIFIER, Reading, type_id};
+use engine::services::{NOTIFIER, Reading, RunHistory, StoredEvent, type_id};
 use engine::{Edition, Idempotency};
 use kernel::plan::Form;
 use kernel::{Answer as Judged, RunId, RunStatus, Span, WorkflowId};
@@ -50,6 +52,16 @@ const UNDER: Param = Param::new(
 const AFTER_STEP: Param = Param::new("cursor", "continue after the page that gave this", params::number);
 const AFTER: Param = Param::new("cursor", "only events after this number", params::number);
 
+const EVENT_NUMBER: &str = "the number of an event, from 1";
+
+fn event_number_schema() -> Value {
+    json!({ "type": "integer", "minimum": 1, "maximum": NUMBER_MAX })
+}
+
+const AT: Param = Param::new("at", "as it was right after the event with this number", event_number_schema);
+const FROM: Param = Param::new("from", "the number of the earlier event", event_number_schema).required();
+const TO: Param = Param::new("to", "the number of the later event; by default the last one", event_number_schema);
+
 pub fn wait_schema() -> Value {
     json!({ "type": "string", "pattern": "^([0-9]{1,4}ms|[0-5]?[0-9]s|60s|[01]m)$" })
 }
@@ -68,7 +80,10 @@ pub fn routes() -> Vec<Route> {
             .query(FILTERS)
             .pages_of_runs::<RunSummary>()
             .refuses(&[Code::NotFound]),
-        get("/api/v1/runs/{run}", show, "show_run", "Show a run").query(&[WAIT]).answers::<RunView>(200, "the run"),
+        get("/api/v1/runs/{run}", show, "show_run", "Show a run, now or as it was")
+            .query(&[WAIT, AT])
+            .answers::<RunView>(200, "the run")
+            .refuses(&[Code::UnknownEvent]),
         delete_route("/api/v1/runs/{run}", delete, "delete_run", "Delete a run that has ended, with all its data")
             .shaped(204, "deleted", ResponseShape::Nothing)
             .refuses(&[Code::RunNotEnded]),
@@ -81,12 +96,17 @@ pub fn routes() -> Vec<Route> {
             .answers::<ReplayedView>(200, "the run that an earlier request with this key started")
             .refuses(&[Code::WorkflowDisabled, Code::RunDeleted, Code::ConcurrencyKeyUnresolved, Code::InvalidInput]),
         get("/api/v1/runs/{run}/steps", steps, "list_steps", "List the steps of a run with all attempts")
-            .query(&[UNDER, AFTER_STEP, params::LIMIT])
+            .query(&[UNDER, AT, AFTER_STEP, params::LIMIT])
             .shaped(
                 200,
                 "all steps, or one page of those inside another",
                 ResponseShape::Page(|g| g.subschema_for::<StepView>()),
-            ),
+            )
+            .refuses(&[Code::UnknownEvent]),
+        get("/api/v1/runs/{run}/diff", diff, "diff_run", "Show what changed in a run between two events")
+            .query(&[FROM, TO])
+            .answers::<RunDiffView>(200, "what changed")
+            .refuses(&[Code::UnknownEvent]),
         get("/api/v1/runs/{run}/events", events, "list_events", "List the events of a run, in order")
             .query(&[AFTER, params::LIMIT])
             .shaped(200, "one page", ResponseShape::Page(|g| g.subschema_for::<EventView>())),
@@ -199,6 +219,17 @@ fn statuses(query: &Query) -> Result<Vec<RunStatus>, Refusal> {
 
 pub async fn show(app: State, query: Query, Path(run): Path<String>) -> Answer {
     let wait = query.span("wait", WAIT_MAX)?;
+    if let Some(seq) = event_number(&query, "at")? {
+        if wait.is_some() {
+            let message = "`at` and `wait` cannot be combined: what a run was does not change";
+            return Err(Refusal::new(Code::InvalidParameter, message).at("wait"));
+        }
+        let history = read_history(&app, &run).await?;
+        let event = event_of(&history, "at", seq)?;
+        let reading = app.engine.runs.read_at(app.org(), &history, seq).await?;
+        let as_of = Some(views::history::as_of(&history, &event));
+        return Ok(answer(200, RunView { as_of, ..views::run(&reading) }));
+    }
     let mut reading = read(&app, &run).await?;
     if let Some(wait) = wait.filter(|_| !reading.run.is_terminal()) {
         app.engine.runs.wait(app.org(), reading.row.id, Duration::from_micros(wait.0)).await?;
@@ -216,10 +247,17 @@ pub async fn show_of_workflow(app: State, Path((workflow, run)): Path<(String, S
 pub async fn steps(app: State, query: Query, Path(run): Path<String>) -> Answer {
     let limit = query.limit()?;
     let after = query.number("cursor", "the number of a step")?.unwrap_or(0) as usize;
-    let mut reading = read(&app, &run).await?;
+    let mut reading = match event_number(&query, "at")? {
+        None => read(&app, &run).await?,
+        Some(seq) => {
+            let history = read_history(&app, &run).await?;
+            event_of(&history, "at", seq)?;
+            app.engine.runs.read_at(app.org(), &history, seq).await?
+        }
+    };
     let Some(key) = query.get("under") else {
         let steps: Vec<u32> = (0..reading.version.plan.root().len() as u32).collect();
-        let history = app.engine.runs.history_of(app.org(), reading.row.id, &steps).await?.unwrap_or_default();
+        let history = app.engine.runs.history_of(app.org(), &reading, &steps).await?.unwrap_or_default();
         return Ok(page(views::steps(&reading, &steps, &history), None));
     };
     if !reading.has_steps_under(key) {
@@ -244,8 +282,27 @@ pub async fn steps(app: State, query: Query, Path(run): Path<String>) -> Answer 
     }
     let all: Vec<u32> = reading.run.children(under).collect();
     let wanted: Vec<u32> = all.iter().skip(after).take(limit).copied().collect();
-    let history = app.engine.runs.history_of(app.org(), reading.row.id, &wanted).await?.unwrap_or_default();
+    let history = app.engine.runs.history_of(app.org(), &reading, &wanted).await?.unwrap_or_default();
     Ok(page(views::steps(&reading, &wanted, &history), next(wanted.len(), all.len())))
+}
+
+pub async fn diff(app: State, query: Query, Path(run): Path<String>) -> Answer {
+    let (from, to) = (event_number(&query, "from")?, event_number(&query, "to")?);
+    let from = from.ok_or_else(|| invalid("from", "", EVENT_NUMBER))?;
+    let history = read_history(&app, &run).await?;
+    let earlier = event_of(&history, "from", from)?;
+    let to = to.unwrap_or(history.last_seq);
+    let later = event_of(&history, "to", to)?;
+    if from > to {
+        let message = format!("`from` ({from}) is later than `to` ({to})");
+        return Err(Refusal::new(Code::InvalidParameter, message).hint("swap them").at("from"));
+    }
+    let count = (to - from).min(EVENTS_MAX as u64) as usize;
+    let events = history.events_after(from, count)?;
+    let runs = &app.engine.runs;
+    let from = Moment { event: earlier, reading: runs.read_whole_at(app.org(), &history, from).await? };
+    let to = Moment { event: later, reading: runs.read_whole_at(app.org(), &history, to).await? };
+    Ok(answer(200, views::history::diff(&history, &from, &to, &events)))
 }
 
 pub async fn events(app: State, query: Query, Path(run): Path<String>) -> Answer {
@@ -372,6 +429,26 @@ fn status_response(run: RunId, (judged, status): (Judged, RunStatus)) -> Answer 
 async fn read(app: &App, run: &str) -> Result<Reading, Refusal> {
     let id = run_id(run)?;
     app.engine.runs.read(app.org(), id).await?.ok_or_else(|| Refusal::not_found("run", run))
+}
+
+async fn read_history(app: &App, run: &str) -> Result<RunHistory, Refusal> {
+    let id = run_id(run)?;
+    app.engine.runs.run_history(app.org(), id).await?.ok_or_else(|| Refusal::not_found("run", run))
+}
+
+/// The number of an event in a parameter.
+fn event_number(query: &Query, parameter: &str) -> Result<Option<u64>, Refusal> {
+    let is_one = |number: &u64| (1..=NUMBER_MAX).contains(number);
+    query.read(parameter, EVENT_NUMBER, |text| text.parse().ok().filter(is_one))
+}
+
+/// The event that a parameter names.
+fn event_of(history: &RunHistory, parameter: &str, seq: u64) -> Result<StoredEvent, Refusal> {
+    history.event(seq)?.ok_or_else(|| {
+        Refusal::new(Code::UnknownEvent, format!("the run has no event {seq}"))
+            .hint(format!("its last event is {}", history.last_seq))
+            .at(parameter)
+    })
 }
 
 /// The id of a run, if it belongs to the workflow. The workflow may have been deleted.

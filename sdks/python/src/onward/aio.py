@@ -81,6 +81,7 @@ class AsyncRuns(_Performer):
 
     list = iterates(calls.runs.list_all)
     get = performs(calls.runs.get)
+    diff = performs(calls.runs.diff)
     cancel = performs(calls.runs.cancel)
     explain = performs(calls.tasks.explain)
     replay = performs(calls.runs.replay)

@@ -91,6 +91,7 @@ class Runs(_Performer):
 
     list = iterates(calls.runs.list_all)
     get = performs(calls.runs.get)
+    diff = performs(calls.runs.diff)
     cancel = performs(calls.runs.cancel)
     explain = performs(calls.tasks.explain)
     replay = performs(calls.runs.replay)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Dict, Optional, Union
 from urllib.parse import quote
 
 from ..models import Approval, Decision, Run
@@ -13,9 +13,16 @@ if TYPE_CHECKING:
     from typing_extensions import Literal
 
 
-def get(run: Union[str, Run]) -> Steps[Run]:
-    """The current state of a run."""
-    return Run.of((yield from send("GET", f"/runs/{part(run)}")).data)
+def get(run: Union[str, Run], *, at: Optional[int] = None) -> Steps[Run]:
+    """The current state of a run; with `at`, as it was right after the event with this `seq`."""
+    return Run.of((yield from send("GET", f"/runs/{part(run)}", query=pairs(at=at))).data)
+
+
+def diff(run: Union[str, Run], from_seq: int, to_seq: Optional[int] = None) -> Steps[Dict[str, Any]]:
+    """What changed in a run between two events, given by their `seq`; by default up to the last one."""
+    query = pairs(**{"from": from_seq, "to": to_seq})
+    data: Dict[str, Any] = (yield from send("GET", f"/runs/{part(run)}/diff", query=query)).data
+    return data
 
 
 def list_all(
