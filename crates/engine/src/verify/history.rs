@@ -159,7 +159,8 @@ fn may_close(moment: &EventInContext<'_>, step: u32, failure: Option<&Failure>) 
     let goes_on = group.on_error == OnError::Continue && run.iteration(step).is_none();
     match failure {
         None => is_done && (!has_failed || goes_on),
-        Some(failure) if is_own(failure) => is_done,
+        // Its own, or that of a step inside of it, which has the same code.
+        Some(failure) if is_own(failure) && is_done => true,
         Some(failure)
             if node.repeat().is_some() && matches!(failure.code.as_str(), "max_iterations" | "too_many_steps") =>
         {
