@@ -397,3 +397,27 @@ fn m21_a_webhook_signals_every_open_run_with_the_label_once_for_each_delivery() 
     );
     server.verify();
 }
+
+#[test]
+fn t15_p14_the_actor_that_started_a_run_does_not_approve_it_where_the_gate_says_so() {
+    let mut server = Server::start();
+    let workflow =
+        server.workflow("ask: { approval: { prompt: p, exclude_initiator: true } }\nend: { needs: [ask], noop: {} }");
+    let started = server.post(&format!("/api/v1/workflows/{workflow}/trigger?actor=ada"), &json!({})).data(201);
+    let run = started["run_id"].as_str().expect("an id");
+    server.when(run, "ask", "waiting");
+    assert_eq!(server.events(run)[0]["actor"], "ada");
+    for verb in ["approve", "reject"] {
+        let own = decide(&server, run, verb, &json!({ "actor": "ada" }));
+        assert_eq!(own.refusal(403), "not_an_approver", "{verb}");
+    }
+    server.crash_and_restart();
+    let own = decide(&server, run, "approve", &json!({ "actor": "ada", "step": "ask" }));
+    assert_eq!(own.refusal(403), "not_an_approver", "the initiator is stored with the run");
+    assert_eq!(server.run(run)["tasks"]["ask"]["status"], "waiting");
+    decide(&server, run, "approve", &json!({ "actor": "bob" })).data(200);
+    assert_eq!(server.finished(run)["tasks"]["ask"]["body"]["actor"], "bob");
+    let long = server.post(&format!("/api/v1/workflows/{workflow}/trigger?actor={}", "a".repeat(2_000)), &json!({}));
+    assert_eq!(long.refusal(422), "invalid_parameter");
+    server.verify();
+}
