@@ -40,6 +40,7 @@ mod postgres;
 mod promises;
 mod readme;
 mod restart;
+mod run_limits;
 mod run_model;
 mod runs;
 mod rust_sdk;
