@@ -1,6 +1,6 @@
 //! Signals, approvals and pauses, as users write and see them (M20–M23, T15, T16, P14).
 
-use crate::harness::{Act, Api, Server, Upstream, eventually, json, micros, onward};
+use crate::harness::{Act, Api, Server, Upstream, eventually, json, micros, one_node_only, onward};
 use serde_json::{Value, json};
 
 /// A workflow that waits twice for the same signal, one after the other.
@@ -552,4 +552,54 @@ fn m21_a_webhook_signals_every_open_run_with_the_label_once_for_each_delivery() 
         [json!(["d3", "signalled", "2"]), json!(["d2", "skipped", "no_match"]), json!(["d1", "signalled", "2"])]
     );
     server.verify();
+}
+
+/// The process dies in the middle of a delivery's signals, or when all are sent and the delivery is not in the log.
+#[test]
+fn m21_a_delivery_signals_each_run_once_wherever_the_process_dies() {
+    if one_node_only("only the process that reaches the point dies") {
+        return;
+    }
+    const RUNS: usize = 5;
+    for crash in ["signal_sent:1", "signal_sent:3", "signal_sent:5"] {
+        let mut server = Server::start();
+        let workflow = server.workflow("paid: { wait_for_signal: { name: paid } }\nhold: { needs: [paid], pause: {} }");
+        let config = json!({ "path": "payments", "unsigned": true, "signal": { "name": "paid", "correlate": "$.order", "label": "order" } });
+        let trigger = json!({ "name": "p", "type": "webhook", "workflow": workflow, "config": config });
+        let trigger = server.post("/api/v1/triggers", &trigger).data(201)["id"].as_str().expect("an id").to_owned();
+        let start = |order: u32| {
+            let path = format!("/api/v1/workflows/{workflow}/trigger?label=order:{order}");
+            server.post(&path, &json!({})).data(201)["run_id"].as_str().expect("an id").to_owned()
+        };
+        let runs: Vec<String> = (0..RUNS).map(|_| start(7)).collect();
+        let other = start(8);
+        runs.iter().for_each(|run| drop(server.when(run, "paid", "waiting")));
+        server.kill();
+        assert!(server.start_with(&[("ONWARD_CRASH".into(), crash.into())]), "{crash}");
+        let body = json!({ "order": 7, "n": 1 }).to_string();
+        let headers = [("content-type", "application/json"), ("webhook-id", "d1")];
+        let deliver = |server: &Server| server.try_send("POST", "/webhooks/payments", &headers, body.as_bytes());
+        let cut_off = deliver(&server);
+        assert!(cut_off.is_err(), "{crash} was not reached: {cut_off:?}");
+        server.start_again();
+        let before: usize = runs.iter().map(|run| events_of(&server, run, "signal.received").len()).sum();
+        let sent: usize = crash["signal_sent:".len()..].parse().expect("a number");
+        assert_eq!(before, sent, "{crash}: what was sent is durable");
+        let log = |server: &Server| server.list(&format!("/api/v1/triggers/{trigger}/deliveries"));
+        assert_eq!(log(&server).len(), 0, "{crash}: the delivery is not over");
+        // The sender has no answer, so it sends the delivery again, and once more.
+        assert_eq!(deliver(&server).expect("an answer").data(202)["signalled"], RUNS);
+        let again = deliver(&server).expect("an answer").data(200);
+        assert_eq!((&again["signalled"], &again["deduplicated"]), (&json!(RUNS), &json!(true)));
+        for run in &runs {
+            assert_eq!(events_of(&server, run, "signal.received").len(), 1, "{crash}: {run} has it once");
+            let view = server.when(run, "hold", "waiting");
+            assert_eq!(view["tasks"]["paid"]["body"], json!({ "order": 7, "n": 1 }));
+            assert_eq!(view.get("unread_signals").filter(|unread| **unread != json!({})), None, "{crash}: {view:#}");
+        }
+        assert_eq!(events_of(&server, &other, "signal.received").len(), 0, "{crash}: another order");
+        let lines = log(&server);
+        assert_eq!((lines.len(), &lines[0]["outcome"]), (1, &json!("signalled")), "{crash}: one line for a delivery");
+        server.verify();
+    }
 }
