@@ -358,3 +358,32 @@ fn p3_p6_an_input_in_the_inbox_counts_once_wherever_a_node_dies() {
         server.verify();
     }
 }
+
+/// A client that reads `deleted` forgets the run, so a stream says that only if the database says so.
+#[test]
+fn p18_i37_a_stream_does_not_call_a_run_deleted_when_the_database_cannot_be_read() {
+    let mut cluster = PostgresCluster::start(&[]);
+    let server = Server::on(&cluster.database());
+    let workflow = server.workflow("w: { wait_for_signal: { name: go } }");
+    let run = server.trigger(&workflow, &json!({}));
+    server.when(&run, "w", "waiting");
+    let path = format!("/api/v1/runs/{run}/stream");
+    let history = server.events(&run).len();
+    let mut streams: Vec<_> = (0..4).map(|_| server.stream(&path, None)).collect();
+    for stream in &mut streams {
+        assert_eq!((0..history).filter_map(|_| stream.next()).count(), history);
+    }
+    let last = streams[0].last.clone();
+    cluster.stop(true);
+    for stream in streams {
+        let said = stream.rest();
+        assert!(said.is_empty(), "the stream breaks off, and says nothing about the run: {said:?}");
+    }
+    cluster.start_again();
+    eventually("it is ready", || (0..4).all(|_| server.get("/readyz").status == 200).then_some(()));
+    let resumed = server.stream(&path, last.as_deref());
+    server.post(&format!("/api/v1/runs/{run}/signals/go"), &json!({})).data(200);
+    let said = resumed.rest();
+    let end = said.last().expect("an end");
+    assert_eq!((end.event.as_deref(), &end.data["status"]), (Some("end"), &json!("completed")));
+}
