@@ -838,7 +838,8 @@ impl<T> Mailbox<T> {
     ) {
         let (org, run) = (write.org, write.run);
         let mut again = Vec::new();
-        let has_lost_too_often = |item: &QueuedInput<T>| item.reply_to.is_some() && item.conflicts >= CONFLICTS_MAX;
+        let most = if store::crash::is_armed() { 0 } else { CONFLICTS_MAX };
+        let has_lost_too_often = |item: &QueuedInput<T>| item.reply_to.is_some() && item.conflicts >= most;
         let is_deferred = reply.is_none() && items.iter().any(has_lost_too_often);
         // Claims were revoked: the run makes its tasks ready again once it has been read. Expired leases are also found
         // again then, and a heartbeat may have arrived since.

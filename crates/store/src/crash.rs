@@ -87,6 +87,16 @@ points! {
     TickStarted = "tick_started",
     /// The row that asks for a child is durable, and the child does not exist yet.
     BeforeChild = "before_child",
+    /// The row that closes a child is durable, and the child was not looked for.
+    BeforeClosing = "before_closing",
+    /// A caller's input that met too many conflicts is a row, and its caller is not remembered yet.
+    InputDeferred = "input_deferred",
+    /// A row that no record consumes has its answer.
+    InboxAnswered = "inbox_answered",
+    /// The answers of rows were read and removed, and their callers do not have them yet.
+    AnswersTaken = "answers_taken",
+    /// A webhook delivery has signalled one more run, and the delivery is not in the log yet.
+    SignalSent = "signal_sent",
     /// The process was told to stop and waits for executing steps.
     Draining = "draining",
     /// The new offset of a virtual clock is stored and not used yet.

@@ -49,6 +49,11 @@ const STAGES: &[Stage] = &[
         &[("ONWARD_KILLS", "300"), ("ONWARD_TEST_STORE", "postgres")],
     ),
     (
+        "power cuts, 300 times",
+        &["test", "--package", "onward", "--test", "it", "a_power_cut", "--", "--nocapture"],
+        &[("ONWARD_POWER_CUTS", "300")],
+    ),
+    (
         "10,000 sequences of requests against a model",
         &["test", "--package", "onward", "--test", "it", "api_model", "--", "--nocapture"],
         &[("ONWARD_API_CASES", "10000")],

@@ -129,6 +129,73 @@ fn m18_a_child_that_fails_fails_the_step_and_a_retry_starts_the_next_child() {
 }
 
 #[test]
+fn m18_a_child_that_times_out_is_told_as_such_across_kills() {
+    let mut server = Server::with_virtual_clock();
+    define(&server, "slow", "max_duration: 1h\ntasks: { w: { wait_for_signal: { name: never } } }");
+    let workflow = server.workflow(
+        "call: { subworkflow: slow }\nafter: { needs: [call], if: tasks.call.failed, set: { code: '{{tasks.call.error.code}}', of: '{{tasks.call.body.status}}' } }",
+    );
+    let run = server.trigger(&workflow, &json!({}));
+    let child = child_of(&server.when(&run, "call", "waiting"), "call");
+    eventually("the child waits", || {
+        let answer = server.get(&format!("/api/v1/runs/{child}"));
+        (answer.status == 200 && answer.json()["data"]["status"] == "waiting").then_some(())
+    });
+    server.crash_and_restart();
+    server.advance("59m");
+    assert_eq!(server.run(&run)["tasks"]["call"]["status"], "waiting", "not before its time");
+    server.crash_and_restart();
+    server.advance("2m");
+    let view = server.finished(&run);
+    assert_eq!(server.run(&child)["status"], "timeout");
+    let call = &view["tasks"]["call"];
+    assert_eq!((&call["status"], &call["error"]["code"]), (&json!("failed"), &json!("child_timeout")), "{view:#}");
+    assert_eq!((&call["child"]["run_id"], &call["child"]["status"]), (&json!(child), &json!("timeout")));
+    // The failure is handled, and the child's own ending stands inside of it.
+    let told = json!({ "code": "child_timeout", "of": "timeout" });
+    assert_eq!((&view["status"], &view["tasks"]["after"]["body"]), (&json!("completed"), &told), "{view:#}");
+    server.crash_and_restart();
+    assert_eq!(server.run(&run), view);
+    server.verify();
+}
+
+#[test]
+fn m18_m17_the_next_attempt_runs_the_current_version_in_a_new_child_across_kills() {
+    let upstream = Upstream::start();
+    upstream.on("/bad", [status(400)]);
+    let mut server = Server::with_virtual_clock();
+    let version =
+        |step: &str| upstream.fill(&format!("name: inner\noutput: '{{{{tasks.a.body}}}}'\ntasks: {{ a: {step} }}"));
+    server.define(&version("{ url: $UP/bad, retries: 0 }"));
+    let workflow =
+        server.workflow("call: { subworkflow: inner, retry: { max_attempts: 2, backoff: { type: fixed, min: 1h } } }");
+    let run = server.trigger(&workflow, &json!({}));
+    let view = server.when(&run, "call", "retrying");
+    let first = child_of(&view, "call");
+    assert_eq!(view["tasks"]["call"]["error"]["code"], "child_failed", "{view:#}");
+    let yaml = version("{ set: { fine: true } }");
+    let put = server.send("PUT", "/api/v1/workflows/inner", &[("content-type", "application/yaml")], yaml.as_bytes());
+    assert_eq!(put.status, 200, "{}", put.text());
+    server.crash_and_restart();
+    server.advance("3h");
+    let view = server.finished(&run);
+    assert_eq!(
+        (&view["status"], &view["tasks"]["call"]["body"]),
+        (&json!("completed"), &json!({ "fine": true })),
+        "{view:#}"
+    );
+    let second = child_of(&view, "call");
+    let of = |child: &str| {
+        let child = server.run(child);
+        (child["version"].as_u64(), child["parent"]["attempt"].as_u64(), child["status"].as_str().map(str::to_owned))
+    };
+    assert_eq!(of(&first), (Some(1), Some(1), Some("failed".into())));
+    assert_eq!(of(&second), (Some(2), Some(2), Some("completed".into())));
+    assert_eq!(server.list("/api/v1/runs?workflow=inner").len(), 2, "one child an attempt");
+    server.verify();
+}
+
+#[test]
 fn m19_a_cancelled_parent_cancels_children_and_grandchildren() {
     let upstream = Upstream::start();
     upstream.on("/hang", [Act::Hang, Act::Hang]);
@@ -215,10 +282,12 @@ fn m17_a_run_is_deleted_only_when_its_children_and_its_parent_know_of_its_end() 
 }
 
 #[test]
-fn m5_workflows_that_call_themselves_stop_at_eight() {
-    let server = Server::start();
-    define(&server, "again", "tasks: { call: { subworkflow: again } }");
+fn m5_workflows_that_call_themselves_stop_at_eight_across_a_kill() {
+    let mut server = Server::start();
+    define(&server, "again", "tasks: { nap: { sleep: 20ms }, call: { needs: [nap], subworkflow: again } }");
     let run = server.trigger("again", &json!({}));
+    eventually("some of them exist", || (server.list("/api/v1/runs").len() >= 3).then_some(()));
+    server.crash_and_restart();
     let view = server.finished(&run);
     assert_eq!(view["status"], "failed");
     let mut id = run;
@@ -230,7 +299,10 @@ fn m5_workflows_that_call_themselves_stop_at_eight() {
             None => break view,
         }
     };
-    assert_eq!((depth, &deepest["tasks"]["call"]["error"]["code"]), (8, &json!("too_deep")), "{deepest:#}");
+    let error = &deepest["tasks"]["call"]["error"];
+    assert_eq!((depth, &error["code"]), (8, &json!("too_deep")), "{deepest:#}");
+    assert_eq!(error["message"], "workflows call each other at most 8 deep");
+    assert_eq!(server.list("/api/v1/runs").len(), 9);
     server.verify();
 }
 

@@ -1,7 +1,7 @@
 //! When a run fails (decision 2, M7, M8): a failure that no step handled is never hidden.
 
 use crate::cli::Shell;
-use crate::harness::{Server, Upstream, json, onward_with_input};
+use crate::harness::{Act, Server, Upstream, json, onward_with_input};
 use serde_json::{Value, json};
 
 /// A shop's order flow. The author of the refund looked for one bad ending of `ship` only.
@@ -146,4 +146,82 @@ fn decision_10_a_small_bare_timeout_is_refused_with_both_spellings() {
     for fine in ["1000", "5000", "30s", "30ms"] {
         server.define(&text(fine));
     }
+}
+
+/// Each workflow fails in `bad` before the kill and decides about that failure after it: `hold` is answered only then.
+#[test]
+fn m8_whether_a_failure_is_handled_does_not_change_with_a_kill() {
+    let upstream = Upstream::start();
+    upstream.on("/bad", [json(400, json!({}))]);
+    let cases = [
+        ("unhandled", "bad: { url: $UP/bad }\nhold: { url: $UP/HOLD }\nend: { needs: [hold], noop: {} }", "failed"),
+        (
+            "by-if",
+            "bad: { url: $UP/bad }\nhold: { url: $UP/HOLD }\nundo: { needs: [bad, hold], if: tasks.bad.failed, noop: {} }",
+            "completed",
+        ),
+        (
+            "through-skipped",
+            "bad: { url: $UP/bad }\nnext: { needs: [bad], noop: {} }\nhold: { url: $UP/HOLD }\nundo: { needs: [next, hold], if: tasks.bad.failed, noop: {} }",
+            "completed",
+        ),
+        (
+            "if-false",
+            "bad: { url: $UP/bad }\nhold: { url: $UP/HOLD }\nundo: { needs: [bad, hold], if: tasks.bad.ok, noop: {} }",
+            "failed",
+        ),
+        ("allowed", "bad: { url: $UP/bad, allow_failure: true }\nhold: { url: $UP/HOLD }", "completed"),
+        (
+            "first-join",
+            "bad: { url: $UP/bad }\nhold: { url: $UP/HOLD }\nwon: { needs: { any: [bad, hold] }, noop: {} }",
+            "completed",
+        ),
+        (
+            "goes-on",
+            "box: { group: { on_error: continue, tasks: { bad: { url: $UP/bad }, hold: { url: $UP/HOLD } } } }",
+            "completed",
+        ),
+        (
+            "finishes",
+            "box: { group: { on_error: finish, tasks: { bad: { url: $UP/bad }, hold: { url: $UP/HOLD } } } }",
+            "failed",
+        ),
+    ];
+    let mut server = Server::start();
+    let started = cases.map(|(name, steps, status)| {
+        upstream.on(&format!("/hold-{name}"), [Act::Hang, json(200, json!({}))]);
+        let workflow = server.workflow(&upstream.fill(&steps.replace("HOLD", &format!("hold-{name}"))));
+        (name, server.trigger(&workflow, &json!({})), status)
+    });
+    let failed = |server: &Server, run: &str| -> Vec<Value> {
+        server.events(run).into_iter().filter(|event| event["type"] == "step.failed").collect()
+    };
+    let before = started.each_ref().map(|(name, run, _)| {
+        upstream.wait_for(&format!("/hold-{name}"), 1);
+        crate::harness::eventually("`bad` fails", || Some(failed(&server, run)).filter(|events| !events.is_empty()))
+    });
+    server.crash_and_restart();
+    for ((name, run, status), before) in started.iter().zip(before) {
+        let view = server.finished(run);
+        assert_eq!(view["status"], *status, "{name}: {view:#}");
+        let unhandled = view["unhandled_steps"].as_array().expect("a list");
+        assert_eq!(unhandled.is_empty(), *status == "completed", "{name}: {unhandled:?}");
+        let names: Vec<&str> =
+            view["failed_steps"].as_array().expect("a list").iter().filter_map(Value::as_str).collect();
+        assert!(names.iter().any(|step| step.ends_with("bad")), "{name}: {names:?}");
+        assert_eq!(failed(&server, run)[..before.len()], before, "{name}: the failure itself is what it was");
+        let listed = server.list("/api/v1/runs");
+        let row = listed.iter().find(|row| row["id"] == run.as_str()).expect("it is listed");
+        // A list leaves out what is empty.
+        let listed = |field: &str| row.get(field).cloned().unwrap_or_else(|| json!([]));
+        assert_eq!(
+            (listed("failed_steps"), listed("unhandled_steps")),
+            (view["failed_steps"].clone(), view["unhandled_steps"].clone()),
+            "{name}: the list says the same"
+        );
+    }
+    let views = started.each_ref().map(|(_, run, _)| server.run(run));
+    server.crash_and_restart();
+    assert_eq!(started.each_ref().map(|(_, run, _)| server.run(run)), views, "and they stay as they ended");
+    server.verify();
 }

@@ -41,6 +41,7 @@ mod promises;
 mod readme;
 mod restart;
 mod run_history;
+mod run_limits;
 mod run_model;
 mod runs;
 mod rust_sdk;

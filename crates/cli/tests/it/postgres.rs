@@ -295,3 +295,95 @@ fn a_second_node_on_one_data_folder_is_refused() {
     assert!(String::from_utf8_lossy(&second.stderr).contains("give each its own `--data`"));
     assert_eq!(server.has_ended(), None, "the first process still runs");
 }
+
+/// Two nodes give signals to one run, so that their records conflict, and one of them dies: when it has written an input
+/// into the inbox, and when it has taken the answer out of it. Clients repeat under their keys what was not answered.
+#[test]
+fn p3_p6_an_input_in_the_inbox_counts_once_wherever_a_node_dies() {
+    const CLIENTS: usize = 8;
+    const EACH: usize = 40;
+    const SIGABRT: i32 = 6;
+    let cluster = testkit::postgres::shared();
+    for crash in ["input_deferred:1", "input_deferred:3", "answers_taken:1", "answers_taken:3"] {
+        let mut server = Server::nodes_on(2, &cluster.database());
+        let workflow =
+            server.workflow("all: { loop: { items: trigger.body, tasks: { w: { wait_for_signal: { name: go } } } } }");
+        let run = server.trigger(&workflow, &json!((0..CLIENTS * EACH).collect::<Vec<usize>>()));
+        server.when(&run, "all", "running");
+        server.restart_one_with(1, &[("ONWARD_CRASH".into(), crash.into())]);
+        let path = format!("/api/v1/runs/{run}/signals/go");
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|client| {
+                let (api, path): (Api, String) = (*server, path.clone());
+                std::thread::spawn(move || {
+                    for n in 0..EACH {
+                        let (key, body) = (format!("{client}-{n}"), json!([client, n]).to_string());
+                        eventually("the signal is accepted", || {
+                            match api.write(&path, &[("Idempotency-Key", &key)], body.as_bytes()).ok()?.status {
+                                200 => Some(()),
+                                503 => None,
+                                other => panic!("{crash}: {other}"),
+                            }
+                        });
+                    }
+                })
+            })
+            .collect();
+        let signal = eventually(&format!("{crash} is reached"), || server.signal_that_ended(1));
+        assert_eq!(signal, SIGABRT, "{crash}");
+        server.restart_one(1);
+        clients.into_iter().for_each(|client| client.join().expect("a client does not fail"));
+        let view = server.finished(&run);
+        let read: Vec<(u64, u64)> = view["tasks"]["all"]["body"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .map(|of| (of[0].as_u64().expect("a client"), of[1].as_u64().expect("a number")))
+            .collect();
+        let events = server.events(&run);
+        let received = events.iter().filter(|event| event["type"] == "signal.received").count();
+        assert_eq!(
+            (received, read.len()),
+            (CLIENTS * EACH, CLIENTS * EACH),
+            "{crash}: each was received and read once"
+        );
+        for client in 0..CLIENTS as u64 {
+            let numbers: Vec<u64> = read.iter().filter(|(of, _)| *of == client).map(|(_, n)| *n).collect();
+            assert_eq!(
+                numbers,
+                (0..EACH as u64).collect::<Vec<_>>(),
+                "{crash}: in the order in which {client} sent them"
+            );
+        }
+        server.verify();
+    }
+}
+
+/// A client that reads `deleted` forgets the run, so a stream says that only if the database says so.
+#[test]
+fn p18_i37_a_stream_does_not_call_a_run_deleted_when_the_database_cannot_be_read() {
+    let mut cluster = PostgresCluster::start(&[]);
+    let server = Server::on(&cluster.database());
+    let workflow = server.workflow("w: { wait_for_signal: { name: go } }");
+    let run = server.trigger(&workflow, &json!({}));
+    server.when(&run, "w", "waiting");
+    let path = format!("/api/v1/runs/{run}/stream");
+    let history = server.events(&run).len();
+    let mut streams: Vec<_> = (0..4).map(|_| server.stream(&path, None)).collect();
+    for stream in &mut streams {
+        assert_eq!((0..history).filter_map(|_| stream.next()).count(), history);
+    }
+    let last = streams[0].last.clone();
+    cluster.stop(true);
+    for stream in streams {
+        let said = stream.rest();
+        assert!(said.is_empty(), "the stream breaks off, and says nothing about the run: {said:?}");
+    }
+    cluster.start_again();
+    eventually("it is ready", || (0..4).all(|_| server.get("/readyz").status == 200).then_some(()));
+    let resumed = server.stream(&path, last.as_deref());
+    server.post(&format!("/api/v1/runs/{run}/signals/go"), &json!({})).data(200);
+    let said = resumed.rest();
+    let end = said.last().expect("an end");
+    assert_eq!((end.event.as_deref(), &end.data["status"]), (Some("end"), &json!("completed")));
+}

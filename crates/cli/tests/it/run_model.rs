@@ -207,6 +207,41 @@ none: { loop: { items: [], tasks: { g: { noop: {} } } } }",
 }
 
 #[test]
+fn m11_results_are_made_of_what_ended_before_and_after_a_kill() {
+    let upstream = Upstream::start();
+    upstream.on("/hold", [Act::Hang, json(200, json!({ "n": 9 }))]);
+    upstream.on(
+        "/item",
+        [json(200, json!({ "n": 0 })), json(200, json!({ "n": 1 })), Act::Hang, json(200, json!({ "n": 2 }))],
+    );
+    let mut server = Server::start();
+    let workflow = server.workflow(&upstream.fill(
+        "
+several: { group: { tasks: { a: { set: { n: 1 } }, hold: { url: $UP/hold } } } }
+said: { group: { tasks: { b: { set: { n: 2 } }, wait: { needs: [b], wait_for_signal: { name: go } } }, output: { was: '{{tasks.b.body.n}}', got: '{{tasks.wait.body}}' } } }
+list: { loop: { items: [0, 1, 2], tasks: { item: { url: $UP/item, retries: 0 } } } }
+end: { needs: [several, said, list], set: { all: ['{{tasks.several.body}}', '{{tasks.said.body}}', '{{tasks.list.body}}'] } }",
+    ));
+    let run = server.trigger(&workflow, &json!({}));
+    upstream.wait_for("/hold", 1);
+    upstream.wait_for("/item", 3);
+    server.crash_and_restart();
+    let sent = server.post(&format!("/api/v1/runs/{run}/signals/go"), &json!("went")).data(200);
+    assert_eq!(sent["name"], "go");
+    server.crash_and_restart();
+    let view = server.finished(&run);
+    let expected = json!([
+        { "a": { "n": 1 }, "hold": { "n": 9 } },
+        { "was": 2, "got": "went" },
+        [{ "n": 0 }, { "n": 1 }, { "n": 2 }],
+    ]);
+    assert_eq!(view["tasks"]["end"]["body"]["all"], expected, "{view:#}");
+    server.crash_and_restart();
+    assert_eq!(server.run(&run), view, "read from the store, it is the same");
+    server.verify();
+}
+
+#[test]
 fn m14_a_while_loop_knows_its_last_result_across_kills() {
     let upstream = Upstream::start();
     upstream.on("/state", (0..6).map(|n| json(200, json!({ "left": 5 - n }))));
@@ -237,7 +272,7 @@ fn m16_a_first_join_starts_once_across_a_kill() {
     let workflow = server.workflow(&upstream.fill(
         "
 near: { sleep: 1ms }
-far: { sleep: 4s }
+far: { wait_for_signal: { name: far } }
 won: { needs: { any: [near, far] }, url: $UP/won, body: { far: '{{tasks.far.status}}' } }
 lost: { needs: { any: [no, never] }, noop: {} }
 no: { if: 'false', noop: {} }
@@ -246,6 +281,10 @@ never: { needs: [no], noop: {} }",
     let run = server.trigger(&workflow, &json!({}));
     upstream.wait_for("/won", 1);
     server.crash_and_restart();
+    // The other link settles after both attempts.
+    upstream.wait_for("/won", 2);
+    server.when(&run, "won", "success");
+    server.post(&format!("/api/v1/runs/{run}/signals/far"), &json!({})).data(200);
     let view = server.finished(&run);
     assert_eq!(
         (&view["status"], &view["tasks"]["lost"]["status"]),
@@ -255,7 +294,7 @@ never: { needs: [no], noop: {} }",
     let keys: Vec<String> = requests(&upstream).into_keys().collect();
     assert_eq!(keys, [format!("{run}:won")]);
     for effect in upstream.effects() {
-        assert_eq!(effect.json(), json!({ "far": "sleeping" }), "as it was when the first link was taken");
+        assert_eq!(effect.json(), json!({ "far": "waiting" }), "the others go on");
     }
     let started = server.events(&run);
     let started = started.iter().filter(|event| event["type"] == "step.started" && event["step"] == "won");

@@ -1,6 +1,6 @@
 //! Signals, approvals and pauses, as users write and see them (M20–M23, T15, T16, P14).
 
-use crate::harness::{Api, Server, Upstream, eventually, json, micros, onward};
+use crate::harness::{Act, Api, Server, Upstream, eventually, json, micros, one_node_only, onward};
 use serde_json::{Value, json};
 
 /// A workflow that waits twice for the same signal, one after the other.
@@ -58,8 +58,8 @@ fn m20_a_repeated_key_sends_once_and_another_body_is_refused() {
 }
 
 #[test]
-fn m20_a_deadline_wins_against_a_signal_that_arrives_later_and_too_many_are_refused() {
-    let server = Server::with_virtual_clock();
+fn m20_m5_a_deadline_wins_against_a_signal_that_arrives_later_and_too_many_are_refused() {
+    let mut server = Server::with_virtual_clock();
     let workflow = server.workflow("w: { wait_for_signal: { name: go, timeout: 1h }, allow_failure: true }\nafter: { needs: [w], if: tasks.w.failed, wait_for_signal: { name: other } }");
     let run = server.trigger(&workflow, &json!({}));
     server.when(&run, "w", "waiting");
@@ -72,8 +72,13 @@ fn m20_a_deadline_wins_against_a_signal_that_arrives_later_and_too_many_are_refu
     for n in 0..1_000 {
         signal(&server, &run, "go", &json!(n));
     }
-    let one_more = server.post(&format!("/api/v1/runs/{run}/signals/go"), &json!(0));
-    assert_eq!(one_more.refusal(409), "too_many_signals");
+    for _ in 0..2 {
+        let one_more = server.post(&format!("/api/v1/runs/{run}/signals/go"), &json!(0));
+        assert_eq!(one_more.refusal(409), "too_many_signals");
+        assert!(one_more.text().contains("1,000"), "{}", one_more.text());
+        server.crash_and_restart();
+    }
+    assert_eq!(server.run(&run)["unread_signals"], json!({ "go": 1_000 }));
     assert_eq!(
         server.post(&format!("/api/v1/runs/{run}/signals/no%20name"), &json!(0)).refusal(422),
         "invalid_parameter"
@@ -185,6 +190,157 @@ fn m22_a_denial_is_a_failure_that_can_be_handled_and_otherwise_cancels_the_run()
     assert_eq!(view["tasks"]["end"]["status"], "success", "other branches go on");
     let last = server.events(&run).pop().unwrap();
     assert_eq!((&last["type"], &last["data"]["reason"]), (&json!("run.cancelled"), &json!("approval_denied")));
+    server.verify();
+}
+
+#[test]
+fn m22_a_decision_counts_once_however_the_server_ends_after_it() {
+    let upstream = Upstream::start();
+    upstream.on("/hold", [Act::Hang, json(200, json!({}))]);
+    let mut server = Server::start();
+    // Something else is under way, so that the run goes on after the decision.
+    let steps = upstream.fill(
+        "ask: { approval: { prompt: 'Go?', timeout: 1d } }\nask2: { approval: { prompt: 'Sure?' } }\nhold: { url: $UP/hold }\ntold: { needs: [ask, hold], if: tasks.ask.failed, set: { said: '{{tasks.ask.body.comment}}' } }",
+    );
+    let workflow = server.workflow(&steps);
+    let run = server.trigger(&workflow, &json!({}));
+    server.when(&run, "ask2", "waiting");
+    upstream.wait_for("/hold", 1);
+    let deny = json!({ "actor": "bob", "step": "ask", "comment": "not today" });
+    let decided = decide(&server, &run, "reject", &deny).data(200);
+    assert_eq!((&decided["decision"], decided.get("repeated")), (&json!("denied"), None), "{decided:#}");
+    let record = server.run(&run)["tasks"]["ask"].clone();
+    assert_eq!((&record["status"], &record["error"]["code"]), (&json!("failed"), &json!("approval_denied")));
+    assert_eq!((&record["body"]["decision"], &record["body"]["actor"]), (&json!("denied"), &json!("bob")));
+    server.crash_and_restart();
+    assert_eq!(server.run(&run)["tasks"]["ask"], record, "the record of the decision is what it was");
+    assert_eq!(decide(&server, &run, "reject", &deny).data(200)["repeated"], true);
+    let other = json!({ "actor": "ada", "step": "ask" });
+    assert_eq!(decide(&server, &run, "approve", &other).refusal(409), "already_decided");
+    assert_eq!(events_of(&server, &run, "approval.denied").len(), 1);
+    // The second gate is denied too, which nothing handles.
+    decide(&server, &run, "reject", &json!({ "actor": "eve", "step": "ask2" })).data(200);
+    server.crash_and_restart();
+    let view = server.finished(&run);
+    assert_eq!(view["status"], "cancelled", "{view:#}");
+    assert_eq!((&view["tasks"]["ask"], &view["tasks"]["told"]["body"]), (&record, &json!({ "said": "not today" })));
+    assert_eq!(server.events(&run).pop().expect("events")["data"]["reason"], "approval_denied");
+    server.crash_and_restart();
+    assert_eq!(server.run(&run), view);
+    server.verify();
+}
+
+#[test]
+fn m22_m23_pauses_and_deadlines_are_kept_across_kills() {
+    let mut server = Server::with_virtual_clock();
+    let workflow = server.workflow(
+        "a: { pause: {} }\nb: { pause: {} }\nask: { approval: { prompt: p, timeout: 1h, default: approve } }\nend: { needs: [a, b, ask], noop: {} }",
+    );
+    let run = server.trigger(&workflow, &json!({}));
+    server.when(&run, "ask", "waiting");
+    server.post(&format!("/api/v1/runs/{run}/resume"), &json!({ "actor": "ada", "step": "a" })).data(200);
+    server.crash_and_restart();
+    let view = server.run(&run);
+    let statuses = ["a", "b", "ask"].map(|step| view["tasks"][step]["status"].as_str().expect("a status").to_owned());
+    assert_eq!(statuses, ["success", "waiting", "waiting"], "what was resumed stays resumed, and nothing else is");
+    server.advance("59m");
+    assert_eq!(server.run(&run)["tasks"]["ask"]["status"], "waiting", "not before its deadline");
+    server.crash_and_restart();
+    server.advance("1m");
+    let view = server.when(&run, "ask", "success");
+    assert_eq!(view["tasks"]["ask"]["body"]["decision"], "approved", "{view:#}");
+    // The deadline has decided, so a person is too late, also after another kill.
+    server.crash_and_restart();
+    let late = decide(&server, &run, "reject", &json!({ "actor": "bob", "step": "ask" }));
+    assert_eq!(late.refusal(409), "already_decided");
+    server.post(&format!("/api/v1/runs/{run}/resume"), &json!({ "actor": "ada" })).data(200);
+    assert_eq!(server.finished(&run)["status"], "completed");
+    server.verify();
+}
+
+#[test]
+fn m23_every_open_wait_keeps_its_row_until_it_ends_across_kills() {
+    let mut server = Server::start();
+    let workflow = server.workflow(
+        "each: { loop: { items: [0, 1, 2], concurrency: 3, tasks: { ask: { approval: { prompt: 'Item {{item}}?', timeout: 2h } } } } }\nhold: { pause: {} }\npaid: { wait_for_signal: { name: paid } }",
+    );
+    let run = server.trigger(&workflow, &json!({}));
+    let gates = |server: &Server| server.list("/api/v1/approvals");
+    let open = eventually("three gates", || Some(gates(&server)).filter(|open| open.len() == 3));
+    let steps: Vec<&Value> = open.iter().map(|gate| &gate["step"]).collect();
+    assert_eq!(steps, ["each[0]/ask", "each[1]/ask", "each[2]/ask"]);
+    assert!(open.iter().all(|gate| micros(&gate["deadline"]) - micros(&gate["requested_at"]) == 7_200_000_000));
+    server.crash_and_restart();
+    assert_eq!(gates(&server), open, "name, deadline, token and what is shown are the same");
+    decide(&server, &run, "approve", &json!({ "actor": "ada", "step": "each[1]/ask" })).data(200);
+    server.crash_and_restart();
+    assert_eq!(gates(&server), [open[0].clone(), open[2].clone()]);
+    // A signal finds the wait by its name, the resume the pause, although neither is in memory.
+    signal(&server, &run, "paid", &json!({}));
+    server.post(&format!("/api/v1/runs/{run}/resume"), &json!({ "actor": "ada", "step": "hold" })).data(200);
+    server.cancel(&run);
+    server.crash_and_restart();
+    assert_eq!(gates(&server), [json!({}); 0], "the end of the run closes the rest");
+    let view = server.finished(&run);
+    assert_eq!(
+        (&view["tasks"]["paid"]["status"], &view["tasks"]["hold"]["status"]),
+        (&json!("received"), &json!("success"))
+    );
+    server.verify();
+}
+
+#[test]
+fn t15_p14_the_actor_that_started_a_run_does_not_approve_it_where_the_gate_says_so() {
+    let mut server = Server::start();
+    let workflow =
+        server.workflow("ask: { approval: { prompt: p, exclude_initiator: true } }\nend: { needs: [ask], noop: {} }");
+    let started = server.post(&format!("/api/v1/workflows/{workflow}/trigger?actor=ada"), &json!({})).data(201);
+    let run = started["run_id"].as_str().expect("an id");
+    server.when(run, "ask", "waiting");
+    assert_eq!(server.events(run)[0]["actor"], "ada");
+    for verb in ["approve", "reject"] {
+        let own = decide(&server, run, verb, &json!({ "actor": "ada" }));
+        assert_eq!(own.refusal(403), "not_an_approver", "{verb}");
+    }
+    server.crash_and_restart();
+    let own = decide(&server, run, "approve", &json!({ "actor": "ada", "step": "ask" }));
+    assert_eq!(own.refusal(403), "not_an_approver", "the initiator is stored with the run");
+    assert_eq!(server.run(run)["tasks"]["ask"]["status"], "waiting");
+    decide(&server, run, "approve", &json!({ "actor": "bob" })).data(200);
+    assert_eq!(server.finished(run)["tasks"]["ask"]["body"]["actor"], "bob");
+    let long = server.post(&format!("/api/v1/workflows/{workflow}/trigger?actor={}", "a".repeat(2_000)), &json!({}));
+    assert_eq!(long.refusal(422), "invalid_parameter");
+    server.verify();
+}
+
+#[test]
+fn t15_p14_following_a_link_decides_nothing() {
+    let server = Server::start();
+    let workflow =
+        server.workflow("ask: { approval: { prompt: p } }\nhold: { pause: {} }\ndoor: { wait_for_webhook: {} }");
+    let run = server.trigger(&workflow, &json!({}));
+    let view = server.when(&run, "door", "waiting");
+    server.when(&run, "ask", "waiting");
+    let gate = &server.list("/api/v1/approvals")[0];
+    let explained = server.get(&format!("/api/v1/runs/{run}/explain?step=door")).data(200);
+    let url = explained["details"]["url"].as_str().expect("its URL");
+    let before = server.events(&run);
+    let token = gate["token"].as_str().expect("its token");
+    let links = [
+        format!("/api/v1/runs/{run}/approve?actor=ada&token={token}"),
+        format!("/api/v1/runs/{run}/reject?actor=ada&step=ask"),
+        format!("/api/v1/runs/{run}/resume?step=hold"),
+        format!("/api/v1/runs/{run}/signals/go"),
+        url[url.find("/wh/").expect("a callback URL")..].to_owned(),
+    ];
+    for link in &links {
+        // The answer to HEAD has no body, whatever its headers say.
+        let _ = server.try_send("HEAD", link, &[("purpose", "prefetch")], b"");
+        let got = server.send("GET", link, &[("purpose", "prefetch")], b"");
+        assert!(matches!(got.status, 404 | 405), "GET {link} is no route: {} {}", got.status, got.text());
+    }
+    assert_eq!(server.events(&run), before, "nothing was recorded");
+    assert_eq!(server.run(&run)["tasks"], view["tasks"], "and everything waits as before");
     server.verify();
 }
 
@@ -448,4 +604,54 @@ fn m21_a_webhook_signals_every_open_run_with_the_label_once_for_each_delivery() 
         [json!(["d3", "signalled", "2"]), json!(["d2", "skipped", "no_match"]), json!(["d1", "signalled", "2"])]
     );
     server.verify();
+}
+
+/// The process dies in the middle of a delivery's signals, or when all are sent and the delivery is not in the log.
+#[test]
+fn m21_a_delivery_signals_each_run_once_wherever_the_process_dies() {
+    if one_node_only("only the process that reaches the point dies") {
+        return;
+    }
+    const RUNS: usize = 5;
+    for crash in ["signal_sent:1", "signal_sent:3", "signal_sent:5"] {
+        let mut server = Server::start();
+        let workflow = server.workflow("paid: { wait_for_signal: { name: paid } }\nhold: { needs: [paid], pause: {} }");
+        let config = json!({ "path": "payments", "unsigned": true, "signal": { "name": "paid", "correlate": "$.order", "label": "order" } });
+        let trigger = json!({ "name": "p", "type": "webhook", "workflow": workflow, "config": config });
+        let trigger = server.post("/api/v1/triggers", &trigger).data(201)["id"].as_str().expect("an id").to_owned();
+        let start = |order: u32| {
+            let path = format!("/api/v1/workflows/{workflow}/trigger?label=order:{order}");
+            server.post(&path, &json!({})).data(201)["run_id"].as_str().expect("an id").to_owned()
+        };
+        let runs: Vec<String> = (0..RUNS).map(|_| start(7)).collect();
+        let other = start(8);
+        runs.iter().for_each(|run| drop(server.when(run, "paid", "waiting")));
+        server.kill();
+        assert!(server.start_with(&[("ONWARD_CRASH".into(), crash.into())]), "{crash}");
+        let body = json!({ "order": 7, "n": 1 }).to_string();
+        let headers = [("content-type", "application/json"), ("webhook-id", "d1")];
+        let deliver = |server: &Server| server.try_send("POST", "/webhooks/payments", &headers, body.as_bytes());
+        let cut_off = deliver(&server);
+        assert!(cut_off.is_err(), "{crash} was not reached: {cut_off:?}");
+        server.start_again();
+        let before: usize = runs.iter().map(|run| events_of(&server, run, "signal.received").len()).sum();
+        let sent: usize = crash["signal_sent:".len()..].parse().expect("a number");
+        assert_eq!(before, sent, "{crash}: what was sent is durable");
+        let log = |server: &Server| server.list(&format!("/api/v1/triggers/{trigger}/deliveries"));
+        assert_eq!(log(&server).len(), 0, "{crash}: the delivery is not over");
+        // The sender has no answer, so it sends the delivery again, and once more.
+        assert_eq!(deliver(&server).expect("an answer").data(202)["signalled"], RUNS);
+        let again = deliver(&server).expect("an answer").data(200);
+        assert_eq!((&again["signalled"], &again["deduplicated"]), (&json!(RUNS), &json!(true)));
+        for run in &runs {
+            assert_eq!(events_of(&server, run, "signal.received").len(), 1, "{crash}: {run} has it once");
+            let view = server.when(run, "hold", "waiting");
+            assert_eq!(view["tasks"]["paid"]["body"], json!({ "order": 7, "n": 1 }));
+            assert_eq!(view.get("unread_signals").filter(|unread| **unread != json!({})), None, "{crash}: {view:#}");
+        }
+        assert_eq!(events_of(&server, &other, "signal.received").len(), 0, "{crash}: another order");
+        let lines = log(&server);
+        assert_eq!((lines.len(), &lines[0]["outcome"]), (1, &json!("signalled")), "{crash}: one line for a delivery");
+        server.verify();
+    }
 }

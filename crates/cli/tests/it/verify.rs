@@ -1,5 +1,7 @@
 //! `onward verify`, as scripts see it: exit codes, text and JSON.
 
+use crate::harness::Server;
+use serde_json::json;
 use std::path::Path;
 use std::process::{Command, Output};
 use store::SqliteStore;
@@ -61,4 +63,25 @@ fn wrong_usage_ends_with_2_and_an_unreadable_store_with_74() {
     assert!(std::fs::read_dir(folder.path()).unwrap().next().is_none(), "verify created a file");
     std::fs::write(folder.path().join("onward.db"), "this is not a database at all".repeat(200)).unwrap();
     assert_eq!(verify(folder.path(), &[]).status.code(), Some(74));
+}
+
+/// A group or a loop fails with the code of a step inside of it, also one that it could fail with by itself, before the
+/// rest of it has ended.
+#[test]
+fn m10_a_template_error_inside_of_a_group_or_a_loop_is_no_damage() {
+    let server = Server::start();
+    let bad = "bad: { set: { x: '{{trigger.body.gone}}' } }";
+    for steps in [
+        format!(
+            "g: {{ group: {{ tasks: {{ {bad}, nap: {{ sleep: 1h }}, after: {{ needs: [nap], noop: {{}} }} }} }} }}"
+        ),
+        format!("g: {{ loop: {{ items: [1, 2, 3], tasks: {{ {bad} }} }} }}"),
+    ] {
+        let view = server.play(&steps, &json!({}));
+        assert_eq!(
+            (&view["status"], &view["tasks"]["g"]["error"]["code"]),
+            (&"failed".into(), &"template_error".into())
+        );
+    }
+    server.verify();
 }

@@ -20,6 +20,7 @@ use kernel::inbox::InboxKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use store::crash::{self, Point};
 use store::{InboxKey, InboxRow};
 use tokio::sync::mpsc;
 
@@ -200,7 +201,10 @@ impl Children {
         match child_rows::closing(key, &rows, exists) {
             Closing::Wait => {}
             Closing::Give => self.give_early_inputs(key).await,
-            Closing::Delete(row) => self.core.written(store.answer_inbox(&[row]).await)?,
+            Closing::Delete(row) => {
+                self.core.written(store.answer_inbox(&[row]).await)?;
+                crash::point(Point::InboxAnswered);
+            }
         }
         Ok(())
     }

@@ -20,6 +20,7 @@ use kernel::{Span, Timestamp};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use store::crash::{self, Point};
 use store::{ClusterEvent, ConsumedRow, InboxKey, InboxRow};
 use tokio::sync::mpsc;
 
@@ -110,6 +111,7 @@ impl DeferredInputs {
         }
         match self.core.written(self.core.store.put_inbox(&rows).await) {
             Ok(()) => {
+                crash::point(Point::InputDeferred);
                 self.core.metrics.inputs_deferred_total.add(rows.len() as u64);
                 let until = Instant::now() + ANSWER_MAX;
                 let waiting = callers.into_iter().map(|reply_to| WaitingCaller { reply_to, until });
@@ -128,8 +130,11 @@ impl DeferredInputs {
     }
 
     async fn answer(&self, answers: &[ConsumedRow]) {
-        if let Err(error) = self.core.written(self.core.store.answer_inbox(answers).await) {
-            tracing::warn!(%error, "inputs from the inbox cannot be answered; they are read again within seconds");
+        match self.core.written(self.core.store.answer_inbox(answers).await) {
+            Ok(()) => crash::point(Point::InboxAnswered),
+            Err(error) => {
+                tracing::warn!(%error, "inputs from the inbox cannot be answered; they are read again within seconds");
+            }
         }
     }
 
@@ -142,6 +147,9 @@ impl DeferredInputs {
         let keys: Vec<InboxKey> = self.waiting.keys().copied().collect();
         match self.core.store.take_inbox_answers(&keys).await {
             Ok(answers) => {
+                if !answers.is_empty() {
+                    crash::point(Point::AnswersTaken);
+                }
                 for (key, answer) in answers {
                     if let Some(caller) = self.waiting.remove(&key) {
                         let _ = caller.reply_to.send(Reply::stored(&answer));

@@ -366,6 +366,7 @@ impl Shell<ReplyChannel> for LoopShell<'_> {
     }
 
     fn close_children(&mut self, keys: Vec<InboxKey>) {
+        crash::point(Point::BeforeClosing);
         keys.into_iter().for_each(|key| self.ask_for_child(children::ChildWork::Close(key)));
     }
 

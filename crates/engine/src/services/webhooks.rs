@@ -15,6 +15,7 @@ use lang::trigger::{Spec, Webhook, WebhookSignal};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use store::crash::{self, Point};
 use store::{DeliveryOutcome, DeliveryRow, RunFilter, TriggerRow, listed_id};
 
 /// At most one rejection per trigger is logged in this time.
@@ -183,7 +184,10 @@ impl Webhooks {
                         key: Some(format!("{}:{id}", row.id)),
                     };
                     match self.runs.signal(row.org, run.id, request).await {
-                        Ok((Answer::Applied | Answer::Repeated, _)) => runs += 1,
+                        Ok((Answer::Applied | Answer::Repeated, _)) => {
+                            runs += 1;
+                            crash::point(Point::SignalSent);
+                        }
                         // It ended meanwhile, or has too many signals: the others get theirs.
                         Ok(_) | Err(Error::NotFound(_)) => {}
                         Err(error) if error.is_unreadable_run() => {}

@@ -56,6 +56,7 @@ codes! {
     StartedTooSoon "started_too_soon" "rules" "a step was decided before everything it needs had ended";
     WrongDecision "wrong_decision" "rules" "a step was started or skipped against its needs or condition";
     TimerEarly "timer_early" "rules" "a timer fired before its time, or was set for another time";
+    AcceptedLate "accepted_late" "rules" "a callback, signal, decision or resume was accepted after its wait's deadline";
     LimitExceeded "limit_exceeded" "rules" "more runs of a concurrency group were open at once than its limit allows";
     Unfinished "unfinished" "rules" "a decision is due that no input will trigger: the run is stuck";
 

@@ -164,7 +164,8 @@ fn may_close(moment: &EventInContext<'_>, step: u32, failure: Option<&Failure>) 
     let goes_on = group.on_error == OnError::Continue && run.iteration(step).is_none();
     match failure {
         None => is_done && (!has_failed || goes_on),
-        Some(failure) if is_own(failure) => is_done,
+        // Its own, or that of a step inside of it, which has the same code.
+        Some(failure) if is_own(failure) && is_done => true,
         Some(failure)
             if node.repeat().is_some() && matches!(failure.code.as_str(), "max_iterations" | "too_many_steps") =>
         {
@@ -282,21 +283,27 @@ fn check_step_event(case: &mut Case<'_>, moment: &EventInContext<'_>, name: &str
             not_before(case, Some(step), *at, *due);
             true
         }
-        (Phase::Waiting { .. }, Event::Received { callback: Some(_), .. }) => {
+        (Phase::Waiting { deadline: due }, Event::Received { callback: Some(_), .. }) => {
+            in_time(case, step, *at, *due);
             state.callback.is_none() && kind == Some(WaitKind::Webhook)
         }
-        (Phase::Waiting { .. }, Event::SignalConsumed { signal, .. }) => {
+        (Phase::Waiting { deadline: due }, Event::SignalConsumed { signal, .. }) => {
+            in_time(case, step, *at, *due);
             kind == Some(WaitKind::Signal) && is_unread(run, *signal)
         }
         // The signal that it has just read.
         (Phase::Waiting { .. }, Event::Received { callback: None, .. }) => {
             kind == Some(WaitKind::Signal) && state.callback.is_some()
         }
-        (Phase::Waiting { .. }, Event::Continued { .. }) => kind == Some(WaitKind::Pause),
+        (Phase::Waiting { deadline: due }, Event::Continued { .. }) => {
+            in_time(case, step, *at, *due);
+            kind == Some(WaitKind::Pause)
+        }
         (Phase::Waiting { deadline: due }, Event::ApprovalDecided { actor, .. }) => {
             // Without an actor, the deadline has decided.
-            if actor.is_empty() {
-                not_before(case, Some(step), *at, *due);
+            match actor.is_empty() {
+                true => not_before(case, Some(step), *at, *due),
+                false => in_time(case, step, *at, *due),
             }
             kind == Some(WaitKind::Approval) && state.approval.as_ref().is_some_and(|it| it.decision.is_none())
         }
@@ -394,6 +401,13 @@ fn not_before(case: &mut Case<'_>, step: Option<u32>, at: Timestamp, due: Timest
             Some(step) => case.say_step(Code::TimerEarly, step, message),
             None => case.say(Code::TimerEarly, message),
         }
+    }
+}
+
+/// What a wait accepts must arrive before its deadline: at the deadline itself, the deadline wins (M20, M22).
+fn in_time(case: &mut Case<'_>, step: u32, at: Timestamp, deadline: Timestamp) {
+    if at >= deadline {
+        case.say_step(Code::AcceptedLate, step, format!("{} after the deadline of its wait", at.since(deadline)));
     }
 }
 

@@ -4,6 +4,8 @@
 //! (`UPDATE_GOLDEN=1` writes only the files that are missing). The current code must write exactly what the golden
 //! files hold.
 
+mod format_2;
+
 use bytes::Bytes;
 use kernel::advance::TaskResult;
 use kernel::event::{

@@ -75,9 +75,9 @@ pub async fn of_run(app: State, query: Query, Path(run): Path<String>, headers: 
                     pipe.send(text).await
                 }
                 Awaited::Event(Ok(None)) => {
-                    match app.engine.store().run(app.org(), id).await {
-                        Ok(row) => {
-                            let end = serde_json::to_string(&end_of(id, row)).unwrap_or_default();
+                    match end_of(id, app.engine.store().run(app.org(), id).await) {
+                        Ok(end) => {
+                            let end = serde_json::to_string(&end).unwrap_or_default();
                             pipe.send(format!("event: end\ndata: {end}\n\n")).await;
                         }
                         // Without an `end` the client connects again, and learns how the run ended then.
@@ -96,9 +96,10 @@ pub async fn of_run(app: State, query: Query, Path(run): Path<String>, headers: 
     Ok(response)
 }
 
-fn end_of(run: RunId, row: Option<RunRow>) -> StreamEndView {
-    let status = row.map_or("deleted", |row| row.status.as_str());
-    StreamEndView { run_id: run.to_string(), status: status.into() }
+/// How the run ended. A run is deleted if the store does not have it, and not if the store cannot be read.
+fn end_of(run: RunId, row: Result<Option<RunRow>, store::Error>) -> Result<StreamEndView, store::Error> {
+    let status = row?.map_or("deleted", |row| row.status.as_str());
+    Ok(StreamEndView { run_id: run.to_string(), status: status.into() })
 }
 
 /// An event may arrive twice but none is lost: the id of the stream moves only with the last event of a record, because
@@ -239,5 +240,20 @@ impl HttpBody for StreamBody {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         self.0.poll_recv(cx).map(|chunk| chunk.map(|bytes| Ok(Frame::data(bytes))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn i37_a_run_counts_as_deleted_only_if_the_store_says_that_it_has_none() {
+        let run = RunId([1; 16]);
+        let end = end_of(run, Ok(None)).expect("the store was read");
+        assert_eq!((end.run_id, end.status.as_str()), (run.to_string(), "deleted"));
+        for error in [store::Error::Unavailable("the disk is full".into()), store::Error::Fenced] {
+            assert!(end_of(run, Err(error)).is_err(), "a failed lookup says nothing about the run");
+        }
     }
 }

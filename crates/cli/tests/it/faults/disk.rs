@@ -1,9 +1,11 @@
 //! A server on a disk that fails on demand.
 
 use crate::harness::Server;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
+
+const POWER_LOG: &str = "power.log";
 
 /// Flags of the shim, see `shim.c`.
 pub struct Disk {
@@ -13,14 +15,33 @@ pub struct Disk {
 impl Disk {
     /// A disk that works, and a server on it.
     pub fn with_server(flags: &[&str]) -> (Disk, Server) {
+        Disk::with_environment(flags, |_| Vec::new())
+    }
+
+    /// A disk whose power can be cut, and a server that copies its log into the database often.
+    pub fn with_power_cuts(flags: &[&str]) -> (Disk, Server) {
+        Disk::with_environment(flags, |control| {
+            let log = control.join(POWER_LOG).to_str().expect("UTF-8").to_owned();
+            // Arming any crash point, also one that does not exist, makes checkpoints more frequent.
+            vec![("ONWARD_FAULT_POWER", log), ("ONWARD_CRASH", "none:1".to_owned())]
+        })
+    }
+
+    /// What the server has written to the disk since the log was last removed.
+    pub fn power_log(&self) -> PathBuf {
+        self.control.path().join(POWER_LOG)
+    }
+
+    fn with_environment(flags: &[&str], more: impl FnOnce(&Path) -> Vec<(&'static str, String)>) -> (Disk, Server) {
         let (control, data) = (TempDir::new().expect("a folder"), TempDir::new().expect("a folder"));
         // `/proc` shows open files by their real paths.
         let real = |path: &Path| path.canonicalize().expect("a path").to_str().expect("UTF-8").to_owned();
-        let environment = [
+        let mut environment = vec![
             ("LD_PRELOAD", compile(control.path())),
             ("ONWARD_FAULT_DATA", real(data.path())),
             ("ONWARD_FAULT_CONTROL", real(control.path())),
         ];
+        environment.extend(more(control.path()));
         let environment: Vec<(&str, &str)> = environment.iter().map(|(name, value)| (*name, value.as_str())).collect();
         let server = Server::with_environment(flags, data, &environment);
         (Disk { control }, server)

@@ -1,6 +1,7 @@
 //! P17: the server on a disk that is full, read-only or failing.
 
 mod disk;
+mod power;
 
 use crate::harness::{Act, Answer, Server, Upstream, eventually, reply, sqlite_only, status};
 use crate::kill::checker::{self, Load};

@@ -83,6 +83,12 @@ impl Server {
         assert_eq!(self.nodes[number].ready(), Some(address), "{}", self.log());
     }
 
+    /// The signal that ended one of several processes, once it has ended.
+    pub fn signal_that_ended(&mut self, number: usize) -> Option<i32> {
+        use std::os::unix::process::ExitStatusExt;
+        self.nodes[number].child.try_wait().expect("a child").and_then(|status| status.signal())
+    }
+
     /// Sends SIGSTOP or SIGCONT to one of several processes.
     pub fn signal_one(&self, number: usize, name: &str) {
         let signal = format!("kill -{name} {}", self.nodes[number].child.id());

@@ -3,7 +3,7 @@
 use super::driver::NAP;
 use super::journal::{Journal, Request, Told};
 use crate::harness::{Effect, Server, Upstream, micros};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
 type Runs = BTreeMap<String, Value>;
@@ -77,6 +77,8 @@ pub fn check(server: &Server, upstream: &Upstream, journal: &Journal, expected: 
         interrupted += events.iter().filter(|e| e["type"] == "step.retrying" && e["data"]["charged"] == false).count();
         history_is_valid(run, &events);
         signals_agree(id, run, &events, journal);
+        decisions_agree(id, run, &events, journal);
+        results_agree(id, run, &events);
         steps_agree(id, run, &events, &effects, expected.is_time_real);
     }
     assert!(acked >= expected.acked, "too little load: only {acked} writes were acknowledged");
@@ -158,30 +160,64 @@ fn cancels_agree(runs: &Runs, journal: &Journal) {
         })
         .collect();
     for (id, run) in runs.iter().filter(|(_, run)| run["parent"].is_null()) {
-        let expected = if cancel_requests.contains(id) { &["completed", "cancelled"][..] } else { &["completed"] };
+        // M22: nothing in this workflow handles a denial.
+        let is_denied = run["workflow"] == "gate" && run["tasks"]["ask"]["status"] == "failed";
+        let expected = match (is_denied, cancel_requests.contains(id)) {
+            (true, _) => &["cancelled"][..],
+            (false, true) => &["completed", "cancelled"],
+            (false, false) => &["completed"],
+        };
         assert!(expected.contains(&run["status"].as_str().expect("a status")), "{id} is {}: {run:#}", run["status"]);
     }
 }
 
-/// M17–M19: each attempt at the step of a parent has one child, which has ended as its parent says, and never goes on
-/// without it.
+/// M17–M19: each attempt at the step of a parent has one child, which has ended as its parent says, and goes on without
+/// it only if the step says so.
 fn children_agree(runs: &Runs) {
-    let mut by_parent: BTreeMap<(&str, u64), &Value> = BTreeMap::new();
+    let mut by_parent: BTreeMap<(&str, &str, u64), &Value> = BTreeMap::new();
     for (id, run) in runs.iter().filter(|(_, run)| !run["parent"].is_null()) {
         let link = &run["parent"];
         let parent = link["run_id"].as_str().expect("a run");
-        let other = by_parent.insert((parent, link["attempt"].as_u64().expect("a number")), run);
+        let step = link["step"].as_str().expect("a key");
+        let other = by_parent.insert((parent, step, link["attempt"].as_u64().expect("a number")), run);
         assert!(other.is_none(), "two children of one attempt: {link}");
         let of = runs.get(parent).unwrap_or_else(|| panic!("{id} has a parent that does not exist: {link}"));
         assert_eq!(of["input"]["key"], run["input"]["key"], "{id} has the input of another run's child");
-        let expected = if of["status"] == "completed" { "completed" } else { "cancelled" };
-        let may_be_earlier = expected == "cancelled" && run["status"] == "completed";
-        assert!(run["status"] == expected || may_be_earlier, "{id} is {}, its parent {}", run["status"], of["status"]);
+        let has_completed = of["status"] == "completed";
+        let expected = match step {
+            // It is left alone, however the parent ends.
+            "left" => &["completed"][..],
+            "closed" => &["completed", "cancelled"],
+            _ if has_completed => &["completed"],
+            // It may have ended before its parent was cancelled.
+            _ => &["completed", "cancelled"],
+        };
+        let status = run["status"].as_str().expect("a status");
+        assert!(expected.contains(&status), "{id} is {status}, its parent {}: {link}", of["status"]);
+        assert_eq!(link["detached"], json!(matches!(step, "left" | "closed")), "{link}");
     }
-    for (id, run) in runs.iter().filter(|(_, run)| run["workflow"] == "parent" && run["status"] == "completed") {
-        let child = by_parent.get(&(id.as_str(), 1)).unwrap_or_else(|| panic!("{id} completed without its child"));
-        assert_eq!(run["tasks"]["call"]["body"], child["output"], "{id} has another output than its child");
-        assert_eq!(child["output"]["of"], run["input"]["key"]);
+    let child_of = |id: &str, step: &str| -> &Value {
+        by_parent.get(&(id, step, 1)).unwrap_or_else(|| panic!("{id} completed without the child of `{step}`"))
+    };
+    for (id, run) in runs.iter().filter(|(_, run)| run["status"] == "completed") {
+        let body = |step: &str| &run["tasks"][step]["body"];
+        match run["workflow"].as_str().expect("a name") {
+            "parent" => {
+                let child = child_of(id, "call");
+                assert_eq!(*body("call"), child["output"], "{id} has another output than its child");
+                assert_eq!(child["output"]["of"], run["input"]["key"]);
+            }
+            "many" => {
+                let outputs: Vec<&Value> = (0..3).map(|i| &child_of(id, &format!("all[{i}]/sub"))["output"]).collect();
+                assert_eq!(*body("all"), json!(outputs), "{id} has other results than its children");
+                assert!(outputs.iter().all(|output| output["of"] == run["input"]["key"]), "{id}: {outputs:?}");
+            }
+            "spawn" => {
+                assert_eq!(body("left")["run_id"], child_of(id, "left")["id"], "{id}: {run:#}");
+                child_of(id, "closed");
+            }
+            _ => {}
+        }
     }
 }
 
@@ -219,8 +255,67 @@ fn signals_agree(id: &str, run: &Value, events: &[Value], journal: &Journal) {
         assert!(possible.contains(read), "{id}: the signal `{read}` was never sent");
         assert_eq!(run["unread_signals"]["paid"].as_u64().unwrap_or(0), received as u64 - 1, "{id}");
     }
-    if run["workflow"] == "each" && run["status"] == "completed" {
-        assert_eq!(run["tasks"]["all"]["body"], serde_json::json!([0, 1, 2, 3]), "{id}: {run:#}");
+}
+
+/// M22: a gate is decided once, as everyone who decided was told, and what follows is what the decision asks for.
+fn decisions_agree(id: &str, run: &Value, events: &[Value], journal: &Journal) {
+    if !matches!(run["workflow"].as_str(), Some("told" | "gate")) {
+        return;
+    }
+    let told: BTreeSet<bool> = journal
+        .lines()
+        .into_iter()
+        .filter_map(|line| match (line.request, line.outcome) {
+            (Request::Decide { run, approves }, Told::Ok(_)) if run == id => Some(approves),
+            (Request::Decide { run, .. }, Told::No(status)) if run == id => {
+                assert!(matches!(status, 0 | 409 | 503), "{id}: a decision was refused with {status}");
+                None
+            }
+            _ => None,
+        })
+        .collect();
+    let count = |kind: &str| events.iter().filter(|event| event["type"] == kind).count();
+    let (approved, denied) = (count("approval.approved"), count("approval.denied"));
+    assert!(approved + denied <= 1, "{id}: decided twice: {events:#?}");
+    for approves in &told {
+        assert_eq!((approved, denied), if *approves { (1, 0) } else { (0, 1) }, "{id}: {told:?} was accepted");
+    }
+    let status = |step: &str| run["tasks"][step]["status"].as_str().expect("a status");
+    if approved + denied == 1 {
+        assert_eq!(status("ask"), if approved == 1 { "success" } else { "failed" }, "{id}");
+    }
+    if run["workflow"] == "told" && run["status"] == "completed" {
+        let expected = if approved == 1 { ("success", "skipped") } else { ("skipped", "success") };
+        assert_eq!((status("yes"), status("no")), expected, "{id}: {run:#}");
+    }
+    if run["workflow"] == "gate" && denied == 1 {
+        let last = events.iter().rfind(|event| event["type"] == "run.cancelled").expect("its end");
+        let is_cancelled = last["data"]["reason"] == "approval_denied" || status("other") == "cancelled";
+        assert!(is_cancelled && status("end") != "success", "{id}: {events:#?}");
+    }
+}
+
+/// M11–M14, M16: the results of groups and loops, and what a first-join waited for.
+fn results_agree(id: &str, run: &Value, events: &[Value]) {
+    if run["status"] != "completed" {
+        return;
+    }
+    let body = |step: &str| &run["tasks"][step]["body"];
+    match run["workflow"].as_str().expect("a name") {
+        "each" => assert_eq!(*body("all"), json!([0, 1, 2, 3]), "{id}: {run:#}"),
+        "group" => assert_eq!(*body("box"), json!({ "of": run["input"]["key"] }), "{id}: {run:#}"),
+        "while" => {
+            let last = |n: u64| if n == 0 { json!("none") } else { json!(n - 1) };
+            let expected: Vec<Value> = (0..4).map(|n| json!({ "n": n, "last": last(n) })).collect();
+            assert_eq!(*body("poll"), json!(expected), "{id}: {run:#}");
+        }
+        "first" => {
+            let place = |kind: &str, step: &str| events.iter().position(|e| e["type"] == kind && e["step"] == step);
+            let ended = ["near", "far"].map(|step| place("step.succeeded", step).expect("both have ended"));
+            let started = place("step.started", "won").expect("it ran");
+            assert!(started > ended[0].min(ended[1]), "{id}: it started before a link was taken: {events:#?}");
+        }
+        _ => {}
     }
 }
 
@@ -269,6 +364,14 @@ fn steps_agree(id: &str, run: &Value, events: &[Value], effects: &Effects, is_ti
         "flaky" => BTreeMap::from([("end", &["try"][..])]),
         "nap" => BTreeMap::from([("after", &["before"][..])]),
         "door" => BTreeMap::from([("end", &["ask"][..])]),
+        "group" => BTreeMap::from([("box/again", &["box/call"][..]), ("end", &["box/again"])]),
+        "first" => BTreeMap::from([("end", &["won"][..])]),
+        "while" => BTreeMap::from([
+            ("poll[1]/call", &["poll[0]/call"][..]),
+            ("poll[2]/call", &["poll[1]/call"]),
+            ("poll[3]/call", &["poll[2]/call"]),
+            ("end", &["poll[3]/call"]),
+        ]),
         _ => BTreeMap::new(),
     };
     for (step, view) in http_steps(run, events) {
@@ -320,12 +423,9 @@ fn http_steps(run: &Value, events: &[Value]) -> Vec<(String, Value)> {
     let of_step = |kind: &str, step: &str| events.iter().filter(|e| e["type"] == kind && e["step"] == step).count();
     for opened in events.iter().filter(|event| event["type"] == "step.opened") {
         let step = opened["step"].as_str().expect("a key");
-        if step.ends_with("/call") {
+        if step.ends_with("/call") || step.ends_with("/again") {
             let status = if of_step("step.succeeded", step) == 1 { "success" } else { "cancelled" };
-            steps.push((
-                step.to_owned(),
-                serde_json::json!({ "attempt": of_step("step.started", step), "status": status }),
-            ));
+            steps.push((step.to_owned(), json!({ "attempt": of_step("step.started", step), "status": status })));
         }
     }
     steps

@@ -46,6 +46,35 @@ const WORKFLOWS: &[(&str, &str)] = &[
         "asks",
         "paid: { wait_for_signal: { name: paid } }\nreview: { needs: [paid], approval: { prompt: \"{{trigger.body.key}}?\" } }\nhold: { needs: [review], pause: {} }\nend: { url: $UP/end, needs: [hold], body: { got: \"{{tasks.paid.body}}\" } }",
     ),
+    (
+        "group",
+        "box: { group: { tasks: { call: { url: $UP/call, body: { n: 1 } }, rest: { sleep: 20ms, needs: [call] }, again: { url: $UP/again, needs: [rest] } }, output: { of: \"{{trigger.body.key}}\" } } }\nend: { url: $UP/end, needs: [box], body: { got: \"{{tasks.box.body}}\" } }",
+    ),
+    (
+        "while",
+        "poll: { loop: { while: \"index < 4\", tasks: { call: { url: $UP/poll, body: { n: \"{{index}}\", last: \"{{last.n ?? 'none'}}\" } } }, output: { n: \"{{index}}\", last: \"{{last.n ?? 'none'}}\" } } }\nend: { url: $UP/end, needs: [poll], body: { got: \"{{tasks.poll.body}}\" } }",
+    ),
+    (
+        "first",
+        "near: { url: $UP/near }\nfar: { sleep: 400ms }\nwon: { needs: { any: [near, far] }, url: $UP/won }\nend: { url: $UP/end, needs: [won] }",
+    ),
+    (
+        "spawn",
+        "left: { subworkflow: { workflow: child, detached: true, input: { key: \"{{trigger.body.key}}\" } } }\nclosed: { subworkflow: { workflow: child, detached: true, on_parent_close: cancel, input: { key: \"{{trigger.body.key}}\" } } }\nend: { url: $UP/end, needs: [left, closed], body: { left: \"{{tasks.left.body.run_id}}\" } }",
+    ),
+    (
+        "many",
+        "all: { loop: { items: [0, 1, 2], concurrency: 2, tasks: { sub: { subworkflow: { workflow: child, input: { key: \"{{trigger.body.key}}\" } } } } } }\nend: { url: $UP/end, needs: [all], body: { got: \"{{tasks.all.body}}\" } }",
+    ),
+    // A denial that a step handles, and one that ends the run.
+    (
+        "told",
+        "ask: { approval: { prompt: \"{{trigger.body.key}}?\" } }\nyes: { url: $UP/yes, needs: [ask] }\nno: { url: $UP/no, needs: [ask], if: tasks.ask.failed, body: { by: \"{{tasks.ask.body.actor}}\" } }",
+    ),
+    (
+        "gate",
+        "ask: { approval: { prompt: \"{{trigger.body.key}}?\" } }\nother: { url: $UP/other }\nend: { url: $UP/end, needs: [ask] }",
+    ),
 ];
 
 /// Only other workflows start it.
@@ -94,7 +123,16 @@ impl Driver {
     pub fn new(server: Server, upstream: &Upstream, seed: u64) -> Driver {
         upstream.on("/flaky", [Act::FailFirst]);
         // Slow requests, so that kills interrupt running steps.
-        for (path, millis) in [("/a", 60), ("/join", 30), ("/before", 100), ("/ask", 20)] {
+        for (path, millis) in [
+            ("/a", 60),
+            ("/join", 30),
+            ("/before", 100),
+            ("/ask", 20),
+            ("/call", 20),
+            ("/poll", 30),
+            ("/near", 60),
+            ("/won", 40),
+        ] {
             upstream.on(path, [Act::Slow(Duration::from_millis(millis))]);
         }
         for (name, steps) in WORKFLOWS {
@@ -119,11 +157,16 @@ impl Driver {
         Driver { server, load, clients, rng: Rng::new(seed), kills: 0 }
     }
 
+    /// Lets the clients work for a random time, up to about this one.
+    pub fn live(&mut self, at_most: Duration) {
+        self.load.runs_max.fetch_add(RUNS_PER_KILL, Ordering::Relaxed);
+        // A fixed sleep on purpose: the server lives for a random time before it is killed.
+        std::thread::sleep(Duration::from_millis(20 + self.rng.below(at_most.as_millis() as u64)));
+    }
+
     pub fn kill_again_and_again(&mut self, kills: u64) {
         for _ in 0..kills {
-            self.load.runs_max.fetch_add(RUNS_PER_KILL, Ordering::Relaxed);
-            // A fixed sleep on purpose: the server lives for a random time before it is killed.
-            std::thread::sleep(Duration::from_millis(20 + self.rng.below(580)));
+            self.live(Duration::from_millis(580));
             if self.rng.one_in(20) {
                 self.server.pause(Duration::from_millis(self.rng.below(1_000)));
             }
@@ -145,8 +188,14 @@ impl Driver {
     }
 
     pub fn kill(&mut self) {
+        self.kill_and(|_| {});
+    }
+
+    /// Kills the process, does this to its data, and verifies the store.
+    pub fn kill_and(&mut self, change: impl FnOnce(&Server)) {
         self.server.kill_at_once();
         self.load.is_down();
+        change(&self.server);
         self.kills += 1;
         if self.kills <= VERIFIED || self.rng.one_in(10) {
             self.server.verify();
@@ -319,6 +368,10 @@ impl Load {
 
     /// Gives a signal to a run, or decides or resumes what it waits for, perhaps too early or again.
     fn tend(&self, api: Api, rng: &mut Rng) {
+        if rng.one_in(2) {
+            let workflow = if rng.one_in(2) { "told" } else { "gate" };
+            return self.recent(workflow, rng).into_iter().for_each(|run| self.decide(api, run, rng.one_in(2)));
+        }
         let Some(run) = self.recent("asks", rng) else { return };
         match rng.below(3) {
             0 => self.signal(api, run, &format!("k{}", rng.below(3))),
@@ -344,7 +397,21 @@ impl Load {
         self.journal.note(line, outcome(answer, |_| String::new()));
     }
 
+    fn decide(&self, api: Api, run: String, approves: bool) {
+        let path = format!("/api/v1/runs/{run}/{}", if approves { "approve" } else { "reject" });
+        let line = self.journal.ask(Request::Decide { run, approves });
+        let answer = api.write(&path, &[], json!({ "actor": "ada", "step": "ask" }).to_string().as_bytes());
+        self.journal.note(line, outcome(answer, |_| String::new()));
+    }
+
     fn tend_all(&self, server: &Server) {
+        for workflow in ["told", "gate"] {
+            for (number, run) in
+                server.list(&format!("/api/v1/runs?workflow={workflow}&status=waiting")).iter().enumerate()
+            {
+                self.decide(**server, run["id"].as_str().expect("an id").to_owned(), number.is_multiple_of(2));
+            }
+        }
         for run in server.list("/api/v1/runs?workflow=asks&status=waiting") {
             let id = run["id"].as_str().expect("an id").to_owned();
             match server.run(&id)["waiting_for"][0]["kind"].as_str() {

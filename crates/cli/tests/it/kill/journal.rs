@@ -26,6 +26,11 @@ pub enum Request {
         run: String,
         step: &'static str,
     },
+    /// Approve or reject the step `ask`.
+    Decide {
+        run: String,
+        approves: bool,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq)]

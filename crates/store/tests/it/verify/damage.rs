@@ -3,10 +3,10 @@
 use super::sample::Sample;
 use crate::support::Place;
 use engine::verify::Code;
-use kernel::event::{Because, ConcurrencyGroup, Failure, Parent};
+use kernel::event::{Because, Callback, ConcurrencyGroup, Failure, Parent};
 use kernel::plan::Decision;
 use kernel::run::State;
-use kernel::{Event, Record, RunId, Timestamp, wire};
+use kernel::{Event, Payload, Record, RunId, Timestamp, wire};
 use rusqlite::{Connection, Params};
 
 pub struct Patient<'a> {
@@ -308,6 +308,26 @@ pub const ALL: &[(Code, &str, Damage)] = &[
         let (decision, comment) = (Decision::Denied, String::new());
         p.append(p.s.asking, vec![Event::ApprovalDecided { step: 2, decision, actor: String::new(), comment }]);
     }),
+    (Code::AcceptedLate, "a callback at the deadline", |p| {
+        let callback = Some(Callback::default());
+        p.append_at_deadline(p.s.waiting, 0, vec![Event::Received { step: 0, callback }]);
+    }),
+    (Code::AcceptedLate, "a signal", |p| {
+        let body = Payload::json("1");
+        let (key, fingerprint) = (Default::default(), Default::default());
+        let arrived = Event::SignalReceived { name: "paid".into(), body, actor: "me".into(), key, fingerprint };
+        let signal = p.last_event(p.s.asking) + 1;
+        let read = [Event::SignalConsumed { step: 0, signal }, Event::Received { step: 0, callback: None }];
+        p.append_at_deadline(p.s.asking, 0, [vec![arrived], read.into()].concat());
+    }),
+    (Code::AcceptedLate, "an approval", |p| {
+        let (decision, comment) = (Decision::Approved, String::new());
+        let decided = Event::ApprovalDecided { step: 2, decision, actor: "me".into(), comment };
+        p.append_at_deadline(p.s.asking, 2, vec![decided]);
+    }),
+    (Code::AcceptedLate, "a resume", |p| {
+        p.append_at_deadline(p.s.asking, 3, vec![Event::Continued { step: 3, actor: "me".into() }]);
+    }),
     (Code::NotificationMissing, "lost", sql!("DELETE FROM notices")),
     (Code::NotificationMissing, "its key lost", sql!("DELETE FROM idempotency WHERE scope = 'notice'")),
     (Code::NotificationStray, "open", sql!(running, "INSERT INTO notices VALUES (1, $1, 0, '')")),
@@ -447,10 +467,7 @@ impl<'a> Patient<'a> {
 
     /// Repeats the first such event.
     fn twice(&self, run: RunId, which: fn(&Event) -> bool) {
-        let mut statement = self.db.prepare("SELECT body FROM journal WHERE run = $1 ORDER BY seq").unwrap();
-        let rows = statement.query_map([run.0], |row| row.get::<_, Vec<u8>>(0)).unwrap();
-        let events = rows.flat_map(|body| Record::open(&body.unwrap()).unwrap().events);
-        let event = events.into_iter().find(&which).unwrap();
+        let event = self.events(run).into_iter().find(&which).unwrap();
         self.replace(run, which, vec![event.clone(), event]);
     }
 
@@ -463,6 +480,32 @@ impl<'a> Patient<'a> {
 
     /// Appends a record, and updates the `runs` row accordingly.
     fn append(&self, run: RunId, events: Vec<Event>) {
+        self.append_at(run, self.now(), events);
+    }
+
+    /// Appends a record at the instant when the wait of a step ends.
+    fn append_at_deadline(&self, run: RunId, step: u32, events: Vec<Event>) {
+        let deadline = self.events(run).into_iter().find_map(|event| match event {
+            Event::WaitOpened { step: of, deadline, .. } | Event::ApprovalRequested { step: of, deadline, .. } => {
+                Some(deadline).filter(|_| of == step)
+            }
+            _ => None,
+        });
+        self.append_at(run, deadline.expect("the step waits"), events);
+    }
+
+    fn events(&self, run: RunId) -> Vec<Event> {
+        let mut statement = self.db.prepare("SELECT body FROM journal WHERE run = $1 ORDER BY seq").unwrap();
+        let rows = statement.query_map([run.0], |row| row.get::<_, Vec<u8>>(0)).unwrap();
+        rows.flat_map(|body| Record::open(&body.unwrap()).unwrap().events).collect()
+    }
+
+    /// The number of the last event of a run.
+    fn last_event(&self, run: RunId) -> u64 {
+        self.events(run).len() as u64
+    }
+
+    fn append_at(&self, run: RunId, at: Timestamp, events: Vec<Event>) {
         let newest = "SELECT max(pos) FROM journal";
         let newest: i64 = self.db.query_row(newest, [], |row| row.get(0)).unwrap();
         let last = "SELECT pos, seq, body FROM journal WHERE run = $1 ORDER BY seq DESC LIMIT 1";
@@ -470,7 +513,7 @@ impl<'a> Patient<'a> {
             self.db.query_row(last, [run.0], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).unwrap();
         let before = Record::open(&body).unwrap();
         let first = before.first + before.events.len() as u64;
-        let record = Record { at: self.now(), first, events, ..Default::default() }.seal();
+        let record = Record { at, first, events, ..Default::default() }.seal();
         let append = "INSERT INTO journal VALUES ($1, 1, $2, $3, $4, $5)";
         self.run(append, (newest + 1, run.0, seq + 1, pos, &*record));
         self.run("UPDATE runs SET head = $1, seq = $2 WHERE id = $3", (newest + 1, seq + 1, run.0));
