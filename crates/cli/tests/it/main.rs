@@ -54,6 +54,7 @@ mod testing;
 mod testing_inner;
 mod triggers;
 mod types;
+mod undo;
 mod upgrades;
 mod verify;
 mod waits;

@@ -11,7 +11,7 @@
 //! by the record that consumes it, so neither a crash nor a repeat starts a child twice or loses its end. The id of a
 //! child follows from its parent, the step and the attempt.
 
-use super::results::NextAttempt;
+use super::results::{NextAttempt, TaskResult};
 use super::{AdvanceState, Answer};
 use crate::event::{Event, Failure, Parent, Response};
 use crate::expr::{self, Seen};
@@ -21,7 +21,7 @@ use crate::payload::Payload;
 use crate::plan::{ChildBody, OnParentClose};
 use crate::planted_bugs::{self, Bug};
 use crate::retry;
-use crate::run::{CHILDREN_MAX, ChildLink, Phase};
+use crate::run::{CHILDREN_MAX, CalledOff, ChildLink, Phase};
 use crate::status::RunStatus;
 use crate::template;
 use crate::time::Span;
@@ -32,6 +32,14 @@ use serde_json::{Value, json};
 pub const CALL_DEPTH_MAX: u32 = 8;
 /// The largest input of a child.
 const INPUT_MAX: u64 = 256 * 1024;
+
+/// What a run does to the runs that it started and that end with it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum ClosedBy {
+    Cancel,
+    /// They undo what they did first.
+    Undo,
+}
 
 /// A row for the inbox of another run, written with the record that causes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,6 +143,11 @@ impl AdvanceState<'_> {
 
     /// M19: a child exists, so the step of a parent that does not wait for its end has succeeded.
     pub(super) fn child_began(&mut self, step: u32, attempt: u32) -> Answer {
+        if let Some((child, called_off)) = self.called_off_child(step, attempt) {
+            self.emit(Event::ChildEnded { step, attempt, child: child.run, status: None });
+            let body = Some(Payload::json(json!({ "run_id": child.run.to_string() }).to_string()));
+            return self.returned(step, called_off, TaskResult::Done { body, took: Span::default() }, 0);
+        }
         let Some(child) = self.awaited_child(step, attempt) else { return Answer::Gone };
         self.emit(Event::ChildEnded { step, attempt, child: child.run, status: None });
         if self.run.status() == RunStatus::Cancelling {
@@ -148,6 +161,18 @@ impl AdvanceState<'_> {
 
     /// M18: the end of a child ends the attempt.
     pub(super) fn child_ended(&mut self, step: u32, attempt: u32, outcome: ChildOutcome) -> Answer {
+        if let Some((child, called_off)) = self.called_off_child(step, attempt) {
+            self.emit(Event::ChildEnded { step, attempt, child: child.run, status: Some(outcome.status) });
+            let took = Span::default();
+            let result = match outcome.status {
+                RunStatus::Completed => TaskResult::Done { body: outcome.output, took },
+                status => {
+                    let failure = Failure::new("child_cancelled", format!("{} {status}", child.run));
+                    TaskResult::Failed { failure, retryable: false, retry_after: None, took }
+                }
+            };
+            return self.returned(step, called_off, result, 0);
+        }
         let Some(child) = self.awaited_child(step, attempt) else { return Answer::Gone };
         let ChildOutcome { status, output, failure, is_refused, .. } = outcome;
         self.emit(Event::ChildEnded { step, attempt, child: child.run, status: Some(status) });
@@ -195,6 +220,12 @@ impl AdvanceState<'_> {
         state.child.as_deref().filter(|_| is_awaited).cloned()
     }
 
+    /// The child of an attempt that was called off and has not come to its end.
+    fn called_off_child(&self, step: u32, attempt: u32) -> Option<(ChildLink, CalledOff)> {
+        let called_off = self.called_off(step, 0).filter(|called_off| called_off.attempt == attempt)?;
+        Some((self.run.get(step)?.child.as_deref()?.clone(), called_off))
+    }
+
     fn settle_child(&mut self, step: u32, attempt: u32, body: Option<Payload>) {
         let took = self.run.step(step).started_at.map_or(Span::default(), |at| self.context.now.since(at));
         let body = body.map(|body| self.store_if_large(body));
@@ -239,13 +270,17 @@ impl AdvanceState<'_> {
     }
 
     pub(super) fn close_child(&mut self, child: RunId) {
-        self.give(child, StoredInput::ParentClosed { parent: self.context.run });
+        let parent = self.context.run;
+        self.give(child, match self.closes_children_by() {
+            ClosedBy::Cancel => StoredInput::ParentClosed { parent },
+            ClosedBy::Undo => StoredInput::ParentUndone { parent },
+        });
     }
 
     /// M19: the parent has ended, or no longer needs the result.
-    pub(super) fn parent_closed(&mut self, parent: RunId) -> Answer {
+    pub(super) fn parent_closed(&mut self, parent: RunId, compensate: bool) -> Answer {
         match &self.run.state.origin.parent {
-            Some(of) if of.run == parent => self.cancel(format!("{parent}"), "parent_closed".to_owned()),
+            Some(of) if of.run == parent => self.cancel(format!("{parent}"), "parent_closed".to_owned(), compensate),
             _ => Answer::Unknown,
         }
     }
