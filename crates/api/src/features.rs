@@ -89,6 +89,12 @@ pub const ALL: &[Feature] = &[
         "a run that exceeds the limit waits, is skipped, or replaces the running one; runs and workflows can be paused",
     ),
     works(
+        "Undo",
+        "guides/undo.md",
+        "a run that cannot complete undoes its steps with `compensate`, the latest first",
+        "also after a crash, a timeout, a denial, or a cancellation that asks for it; `recovery` shows the result",
+    ),
+    works(
         "Explain",
         "reference/http-api.md#explain",
         "why a run or a step is in its state, the evidence, and which requests change that",
@@ -168,7 +174,7 @@ pub const ALL: &[Feature] = &[
     ),
     planned(FORMS, "step lists (`steps`), transitions (`transitions`), scripts (`script`)"),
     planned(STEP_KINDS, "`wait`, `bash`, `tool`, `agent`, `agent_message`, `conditional`, `parallel`, `script`"),
-    planned(FIELDS, "`compensate`, `secrets`"),
+    planned(FIELDS, "`secrets`"),
     planned("Workflows", "rollback to an earlier version, proposals"),
     planned(SDKS, "TypeScript (`sdks/typescript`), Go (`sdks/go`)"),
     planned("Access", "more than one key, organisations and their quotas"),

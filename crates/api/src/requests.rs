@@ -18,6 +18,9 @@ pub struct CancelRequest {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 1024))]
     pub reason: String,
+    /// Undo first what the run did: the steps with `compensate`, the latest first.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub compensate: bool,
 }
 
 /// Pauses a run, a workflow or a task type.

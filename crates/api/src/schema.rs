@@ -16,6 +16,10 @@ pub fn step_status(_: &mut SchemaGenerator) -> Schema {
     one_of(StepStatus::ALL.iter().map(|s| s.as_str()))
 }
 
+pub fn recovery_status(_: &mut SchemaGenerator) -> Schema {
+    one_of(["running", "completed", "failed"].into_iter())
+}
+
 /// An event that a later release wrote is `unknown`.
 pub fn event_type(_: &mut SchemaGenerator) -> Schema {
     one_of(EventType::ALL.iter().map(|e| e.as_str()).chain(["unknown"]))

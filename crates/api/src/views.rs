@@ -141,6 +141,9 @@ pub struct RunView {
     /// Failed steps that nothing handled. Empty while the run is open: a later step may still handle the failure.
     #[serde(default)]
     pub unhandled_steps: Vec<String>,
+    /// Set once the run undoes what it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recovery: Option<RecoveryView>,
     #[schemars(with = "BTreeMap<String, String>")]
     pub labels: Map<String, Value>,
     /// One entry for each step, in the order of the definition.
@@ -174,6 +177,41 @@ pub struct RunView {
     /// With `?at=`: the event that the run is shown right after.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub as_of: Option<AsOfView>,
+}
+
+/// What became of undoing the steps of a run.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct RecoveryView {
+    /// `running`, `completed`, or `failed` if a step could not be undone.
+    #[schemars(schema_with = "schema::recovery_status")]
+    pub status: Word,
+    /// The steps that are or were undone, in that order.
+    pub steps: Vec<UndoneStepView>,
+    /// The steps that are still to be undone, in the order in which they will be.
+    pub remaining: Vec<String>,
+}
+
+/// A step that is or was undone.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct UndoneStepView {
+    pub step: String,
+    /// The kind of its `compensate`.
+    #[serde(rename = "type")]
+    pub kind: Word,
+    /// The status of its `compensate`.
+    #[schemars(schema_with = "schema::step_status")]
+    pub status: Word,
+    pub attempt: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
+    pub started_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
+    pub finished_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<FailureView>,
 }
 
 /// The pause of a run or a workflow.

@@ -88,7 +88,8 @@ impl Case<'_> {
         let state = &self.reading.run.state;
         match state.status {
             RunStatus::Pending => self.queued(state.queued.unwrap_or(Queue::Limit)),
-            RunStatus::Running | RunStatus::Waiting | RunStatus::Compensating => self.open(),
+            RunStatus::Running | RunStatus::Waiting => self.open(),
+            RunStatus::Compensating => self.compensating(),
             RunStatus::Cancelling => self.cancelling(),
             RunStatus::Completed => self.completed(),
             RunStatus::Failed => self.failed(),
@@ -478,6 +479,36 @@ impl Case<'_> {
                 (Reason::WaitingForWebhook, format!("`{key}` waits for a call to its URL until {at}"), actions)
             }
         }
+    }
+
+    /// A run that undoes what it did.
+    fn compensating(&self) -> Explanation {
+        let run = &self.reading.run;
+        let left: Vec<Cow<'_, str>> = run.still_to_undo().take(INSIDE_MAX).map(|step| self.key(step)).collect();
+        let called_off: Vec<Cow<'_, str>> = run.state.called_off.keys().map(|step| self.key(*step)).collect();
+        let undoing = run.undos().into_iter().find(|(_, undo)| self.is_open(*undo));
+        let summary = match (undoing, called_off.as_slice()) {
+            _ if run.state.paused.is_some() => "the run is paused while it undoes what it did".to_owned(),
+            (Some((undone, _)), _) => format!("the run undoes `{}`, {} are left", self.key(undone), left.len()),
+            (None, []) => "the run is about to undo what it did".to_owned(),
+            (None, attempts) => format!("before it undoes what it did, the run waits for {}", names(attempts)),
+        };
+        let ends_as = run.state.compensating.as_ref().map(|end| end.status.as_str());
+        let details = json!({
+            "step": undoing.map(|(undone, _)| self.key(undone)), "remaining": left, "waits_for": called_off,
+            "ends_as": ends_as,
+        });
+        let mut explanation = self.run_explanation(Reason::Compensating, summary, details);
+        if let Some((_, undo)) = undoing {
+            let cause = self.step(undo);
+            explanation.chain.extend(cause.chain);
+        }
+        let path = format!("/api/v1/runs/{}", self.reading.row.id);
+        explanation.next_actions = vec![Action { action: "wait", method: "GET", path, body: None }];
+        if run.state.paused.is_some() {
+            explanation.next_actions.insert(0, self.action("resume", "resume", None));
+        }
+        explanation
     }
 
     /// A run that was cancelled, while runs that it started are still open.

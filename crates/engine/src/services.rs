@@ -44,8 +44,8 @@ pub mod workflows;
 
 pub use outbox::{NOTIFIER, NOTIFIER_NAME, RETRY_EVERY, idempotency};
 pub use run_history::RunHistory;
-pub use run_queries::{Reading, StoredEvent, UnreadableRun};
-pub use runs::StartedRun;
+pub use run_queries::{Reading, Recovery, StoredEvent, UnreadableRun};
+pub use runs::{CancelRun, StartedRun};
 pub use subscriptions::{RunEvent, RunEvents, RunSubscription};
 pub use tasks::{
     Bulk, BulkDone, Heartbeat, HeartbeatReply, NewTask, RELEASE, ReportOutcome, Reported, Retried, TaskFilter, TaskKey,

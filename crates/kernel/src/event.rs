@@ -186,6 +186,31 @@ choice! {
         },
         /// The run is being cancelled: it ends when its children have.
         43 since 2 => RunCancelling { 1 => actor: String, 2 => reason: String },
+        /// The run undoes what it did, and then ends as `end` says.
+        44 since 2 => RunCompensating { 1 => end: Box<EndAfterUndo> },
+        /// An attempt that was called off has come to its end.
+        45 since 2 => Returned {
+            1 => step: u32, 2 => attempt: u32,
+            /// Of an attempt that succeeded all the same.
+            3 => response: Option<Response>,
+            4 => failure: Option<Failure>,
+            5 => digest: u64,
+        },
+    }
+}
+
+message! {
+    /// How a run ends that undoes what it did first.
+    pub struct EndAfterUndo {
+        1 => status: RunStatus,
+        2 => failure: Option<Failure>,
+        /// The step that made it fail.
+        3 => step: Option<u32>,
+        /// Who cancelled it, and why.
+        4 => actor: String,
+        5 => reason: String,
+        /// The runs that it started undo what they did when it ends.
+        6 => undoes_children: bool,
     }
 }
 
@@ -321,6 +346,12 @@ message! {
 }
 
 impl Failure {
+    /// Whether the attempt may have done its work: nobody learned how it ended.
+    pub fn is_unknown_outcome(&self) -> bool {
+        let codes = ["outcome_unknown", "quarantined", "lease_lost", "timeout", "total_timeout", "network"];
+        codes.contains(&self.code.as_str())
+    }
+
     pub fn new(code: &str, message: impl Into<String>) -> Failure {
         Failure { code: code.to_owned(), message: message.into(), ..Default::default() }
     }
@@ -413,6 +444,14 @@ words! {
         ChildEnded = "child.ended",
         /// The run was cancelled by `actor`, and ends when the runs that it started have.
         RunCancelling = "run.cancelling",
+        /// The run undoes what it did, the latest first, and then ends with `data.status`.
+        RunCompensating = "run.compensating",
+        /// What the step did is being undone.
+        CompensationStarted = "compensation.started",
+        /// What the step did is undone.
+        CompensationSucceeded = "compensation.succeeded",
+        /// What the step did could not be undone, because of `data.error`. The rest is undone all the same.
+        CompensationFailed = "compensation.failed",
         /// The step waits for an approval until `data.deadline`.
         ApprovalRequested = "approval.requested",
         /// The step was approved by `actor`, or its deadline passed and the default is to approve.
@@ -425,8 +464,20 @@ words! {
         WaitOpened = "wait.opened",
         /// A callback arrived before the run reached its step, and is kept. With `data.kind` `pause`, the step or the run was resumed.
         WaitClosed = "wait.closed",
-        /// A result arrived too late; it changes nothing.
+        /// A result arrived too late. It changes nothing, except that a step which turns out to have succeeded is undone with its run.
         LateResult = "late_result",
+    }
+}
+
+impl EventType {
+    /// The type of an event of a step that undoes another one.
+    pub fn of_undo(self) -> EventType {
+        match self {
+            EventType::StepOpened => EventType::CompensationStarted,
+            EventType::StepSucceeded => EventType::CompensationSucceeded,
+            EventType::StepFailed | EventType::StepTimeout => EventType::CompensationFailed,
+            other => other,
+        }
     }
 }
 
@@ -465,11 +516,12 @@ impl Event {
             Event::ChildStarted { .. } => EventType::ChildStarted,
             Event::ChildEnded { .. } => EventType::ChildEnded,
             Event::RunCancelling { .. } => EventType::RunCancelling,
+            Event::RunCompensating { .. } => EventType::RunCompensating,
             Event::SignalConsumed { .. } => EventType::SignalConsumed,
             Event::ApprovalRequested { .. } => EventType::ApprovalRequested,
             Event::ApprovalDecided { decision: Decision::Approved, .. } => EventType::ApprovalApproved,
             Event::ApprovalDecided { decision: Decision::Denied, .. } => EventType::ApprovalDenied,
-            Event::LateResult { .. } => EventType::LateResult,
+            Event::LateResult { .. } | Event::Returned { .. } => EventType::LateResult,
             Event::Progress { .. } | Event::Kept { .. } => EventType::StepHeartbeat,
             Event::Logged { .. } => EventType::StepLog,
             Event::Unknown { .. } => return None,
@@ -519,6 +571,7 @@ impl Event {
             | Event::Continued { step, .. }
             | Event::ChildStarted { step, .. }
             | Event::ChildEnded { step, .. }
+            | Event::Returned { step, .. }
             | Event::Logged { step, .. } => Some(*step),
             Event::RunFailed { step, .. } => *step,
             Event::Created { .. }
@@ -530,6 +583,7 @@ impl Event {
             | Event::RunTimeout {}
             | Event::SignalReceived { .. }
             | Event::RunCancelling { .. }
+            | Event::RunCompensating { .. }
             | Event::Queued { .. }
             | Event::Admitted {}
             | Event::Paused { .. }
@@ -553,6 +607,7 @@ impl Event {
             | Event::Logged { attempt, .. }
             | Event::ChildStarted { attempt, .. }
             | Event::ChildEnded { attempt, .. }
+            | Event::Returned { attempt, .. }
             | Event::LateResult { attempt, .. } => Some(*attempt).filter(|a| *a > 0),
             _ => None,
         }

@@ -53,6 +53,10 @@ choice! {
         13 since 2 => ChildEnded { 1 => step: u32, 2 => attempt: u32, 3 => outcome: Option<ChildOutcome> },
         /// From the parent: it has ended, or no longer needs the result.
         14 since 2 => ParentClosed { 1 => parent: RunId },
+        /// Like `Cancel`, and what the run did is undone.
+        15 since 2 => CancelAndUndo { 1 => actor: String, 2 => reason: String },
+        /// Like `ParentClosed`, and what the run did is undone.
+        16 since 2 => ParentUndone { 1 => parent: RunId },
     }
 }
 
@@ -153,7 +157,8 @@ impl StoredInput {
             Input::Heartbeat { step, fence, progress } => StoredInput::Heartbeat { step, fence, progress },
             Input::Log { step, fence, lines } => StoredInput::Log { step, fence, lines },
             Input::Callback { step, body, digest } => StoredInput::Callback { step, body, digest },
-            Input::Cancel { actor, reason } => StoredInput::Cancel { actor, reason },
+            Input::Cancel { actor, reason, compensate: false } => StoredInput::Cancel { actor, reason },
+            Input::Cancel { actor, reason, compensate: true } => StoredInput::CancelAndUndo { actor, reason },
             Input::Signal(signal) => {
                 let IncomingSignal { name, body, actor, key, fingerprint } = *signal;
                 StoredInput::Signal { name, body, actor, key, fingerprint }
@@ -167,7 +172,8 @@ impl StoredInput {
             Input::ChildEnded { step, attempt, outcome } => {
                 StoredInput::ChildEnded { step, attempt, outcome: Some(*outcome) }
             }
-            Input::ParentClosed { parent } => StoredInput::ParentClosed { parent },
+            Input::ParentClosed { parent, compensate: false } => StoredInput::ParentClosed { parent },
+            Input::ParentClosed { parent, compensate: true } => StoredInput::ParentUndone { parent },
             Input::Start(..)
             | Input::Admit
             | Input::Claim { .. }
@@ -198,7 +204,8 @@ impl StoredInput {
             StoredInput::Heartbeat { step, fence, progress } => Input::Heartbeat { step, fence, progress },
             StoredInput::Log { step, fence, lines } => Input::Log { step, fence, lines },
             StoredInput::Callback { step, body, digest } => Input::Callback { step, body, digest },
-            StoredInput::Cancel { actor, reason } => Input::Cancel { actor, reason },
+            StoredInput::Cancel { actor, reason } => Input::Cancel { actor, reason, compensate: false },
+            StoredInput::CancelAndUndo { actor, reason } => Input::Cancel { actor, reason, compensate: true },
             StoredInput::Signal { name, body, actor, key, fingerprint } => {
                 Input::Signal(Box::new(IncomingSignal { name, body, actor, key, fingerprint }))
             }
@@ -211,7 +218,8 @@ impl StoredInput {
                 let outcome = Box::new(outcome.ok_or(Error::Malformed("input"))?);
                 Input::ChildEnded { step, attempt, outcome }
             }
-            StoredInput::ParentClosed { parent } => Input::ParentClosed { parent },
+            StoredInput::ParentClosed { parent } => Input::ParentClosed { parent, compensate: false },
+            StoredInput::ParentUndone { parent } => Input::ParentClosed { parent, compensate: true },
             StoredInput::Unknown { .. } => return Err(Error::Newer("input")),
         })
     }

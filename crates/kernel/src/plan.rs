@@ -8,7 +8,10 @@
 //!
 //! [`Layout`] is the stored form: immutable, with numbered fields that every later release can decode. The nodes of
 //! the root group come first: the steps of a run that exist from its start have the numbers of their nodes. [`Plan`]
-//! is a checked layout plus its reverse links. The format reserves a number for undo.
+//! is a checked layout plus its reverse links.
+//!
+//! What undoes a step is a node too. It is in no group and has no links: it starts when its run undoes what it did, see
+//! [`advance`](mod@crate::advance).
 
 use crate::event::{OnConflict, StepPlace};
 use crate::expr::Expr;
@@ -105,7 +108,7 @@ names! {
 }
 
 message! {
-    /// One step. Field 8 (undo) is reserved.
+    /// One step.
     pub struct Node {
         /// The name of the step: stable, and unique in the plan.
         1 => key: String,
@@ -115,8 +118,16 @@ message! {
         5 => guard: Option<Guard>,
         6 => body: Option<Body>,
         7 => retry: Retry,
+        /// The node that undoes this one.
+        8 since 2 => undo: Option<u32>,
         /// The author expects that this step may fail: its failure counts as handled.
         10 => allow_failure: bool,
+        /// What it does can neither be repeated nor undone.
+        11 since 2 => is_irreversible: bool,
+        /// What it does cannot be undone.
+        12 since 2 => is_not_compensatable: bool,
+        /// It is undone also when nobody knows whether it was done.
+        13 since 2 => undo_if_unknown: bool,
     }
 }
 
@@ -466,8 +477,11 @@ pub struct Plan {
     layout: Layout,
     /// For each node, the nodes that link from it, ascending and without repeats.
     dependents: Vec<Vec<u32>>,
-    /// For each node, the node that it is inside of.
+    /// For each node, the node that it is inside of, or that it undoes.
     around: Vec<Option<u32>>,
+    /// For each node, the node that it undoes.
+    undoes: Vec<Option<u32>>,
+    can_undo: bool,
     /// For each node: does this release understand all of it?
     known: Vec<bool>,
     /// Makes the planner of a new run.
@@ -479,8 +493,10 @@ impl Plan {
     /// it means damage or a bug, and no run may start on it.
     pub fn new(layout: Layout) -> Result<Plan, &'static str> {
         let count = layout.nodes.len();
-        let around = check_groups(&layout)?;
-        if count > NODES_MAX {
+        let undoes = check_undo(&layout)?;
+        let around = check_groups(&layout)?.into_iter().zip(&undoes).map(|(group, undone)| group.or(*undone)).collect();
+        let can_undo = undoes.iter().any(Option::is_some);
+        if undoes.iter().filter(|undone| undone.is_none()).count() > NODES_MAX {
             return Err("a plan has at most 2,000 nodes");
         }
         let mut dependents = vec![Vec::new(); count];
@@ -493,7 +509,7 @@ impl Plan {
             }
         }
         let known = layout.nodes.iter().map(|node| node.body.is_some() && !wire::Value::is_newer(node)).collect();
-        let plan = Plan { layout, dependents, around, known, planner: || Box::<GraphPlanner>::default() };
+        let plan = Plan { layout, dependents, around, undoes, can_undo, known, planner: || Box::<GraphPlanner>::default() };
         if plan.is_acyclic() { Ok(plan) } else { Err("the links form a cycle") }
     }
 
@@ -536,12 +552,23 @@ impl Plan {
         &self.layout.nodes[node as usize]
     }
 
-    /// The place of the node with this key. Keys are unique in a plan.
+    /// The place of the node with this key. Keys are unique in a plan, except those of nodes that undo others.
     pub fn find(&self, key: &str) -> Option<u32> {
-        self.layout.nodes.iter().position(|n| n.key == key).map(|i| i as u32)
+        let is_named = |(node, undone): (&Node, &Option<u32>)| node.key == key && undone.is_none();
+        self.layout.nodes.iter().zip(&self.undoes).position(is_named).map(|i| i as u32)
     }
 
-    /// The node that a node is inside of; `None` for those of the root group.
+    /// The node that this one undoes.
+    pub fn undoes(&self, node: u32) -> Option<u32> {
+        self.undoes.get(node as usize).copied().flatten()
+    }
+
+    /// Whether any step can be undone.
+    pub fn can_undo(&self) -> bool {
+        self.can_undo
+    }
+
+    /// The node that a node is inside of, or that it undoes; `None` for those of the root group.
     pub fn around(&self, node: u32) -> Option<u32> {
         self.around.get(node as usize).copied().flatten()
     }
@@ -658,6 +685,23 @@ fn check_groups(layout: &Layout) -> Result<Vec<Option<u32>>, &'static str> {
         }
     }
     Ok(group_of.iter().map(|group| group.and_then(|group| owner[group as usize])).collect())
+}
+
+/// Checks that each node that undoes another one has no links and is in no group. Returns for each node the node that
+/// it undoes.
+fn check_undo(layout: &Layout) -> Result<Vec<Option<u32>>, &'static str> {
+    let mut undoes = vec![None; layout.nodes.len()];
+    for (node, number) in layout.nodes.iter().zip(0u32..) {
+        let Some(undo) = node.undo else { continue };
+        let slot = undoes.get_mut(undo as usize).ok_or("a node names an undo that is not there")?;
+        let by = &layout.nodes[undo as usize];
+        let is_simple = by.links.is_empty() && by.inner().is_none() && by.undo.is_none();
+        let is_in_group = layout.groups.iter().any(|group| group.nodes.contains(&undo));
+        if slot.replace(number).is_some() || !is_simple || is_in_group {
+            return Err("what undoes a node is a node of its own, without links");
+        }
+    }
+    Ok(undoes)
 }
 
 /// The longest name of a signal.

@@ -30,6 +30,8 @@ words! {
         WaitingForChild = "waiting_for_child",
         /// The run was cancelled, and ends when the runs that it started have. `details.children` lists them.
         Cancelling = "cancelling",
+        /// The run undoes what it did. `details` has the step that is being undone and those that are left, and how the run ends afterwards.
+        Compensating = "compensating",
         /// The last attempt failed; the next one starts at `details.at`.
         WaitingForRetry = "waiting_for_retry",
         /// A later release wrote a step that this release does not understand.

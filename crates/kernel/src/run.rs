@@ -40,7 +40,7 @@ mod fold;
 mod state;
 
 pub use state::{
-    AnsweredWait, ApprovalRequest, ChildLink, Iteration, Iterations, LastReport, Pause, Phase, Place, Signal,
+    AnsweredWait, ApprovalRequest, CalledOff, ChildLink, Iteration, Iterations, LastReport, Pause, Phase, Place, Signal,
     SignalKey, State, Step,
 };
 
@@ -58,6 +58,9 @@ names! {
         Upgrade = 9 "upgrade",
     }
 }
+
+/// The name of every step that undoes another one: `reserve/compensate` undoes `reserve`.
+pub const UNDO_NAME: &str = "compensate";
 
 /// The priority of tasks that do not set one.
 pub const PRIORITY: u32 = 100;
@@ -143,6 +146,12 @@ pub(crate) struct Index {
     pub signal_keys: BTreeMap<Bytes, Bytes>,
     /// Steps that wait for their child, by number.
     pub child_waits: BTreeSet<u32>,
+    /// Steps that can be undone and are not yet, in the order in which they succeeded.
+    pub undoable: BTreeSet<(u64, u32)>,
+    /// The steps that undo others, by the step that they undo.
+    pub undos: BTreeMap<u32, u32>,
+    /// The one of them that has not settled.
+    pub undoing: Option<u32>,
 }
 
 impl Run {
@@ -271,6 +280,28 @@ impl Run {
         (self.node_number(place.parent) == place.node).then_some((place.parent, place.index))
     }
 
+    /// The step that this one undoes.
+    pub fn undoes(&self, plan: &Plan, step: u32) -> Option<u32> {
+        plan.undoes(self.node_number(step)).and(self.parent(step))
+    }
+
+    /// The steps that undo others: what each undoes, and its own number. In the order in which they were opened.
+    pub fn undos(&self) -> Vec<(u32, u32)> {
+        let mut undos: Vec<(u32, u32)> = self.index.undos.iter().map(|(undone, undo)| (*undone, *undo)).collect();
+        undos.sort_unstable_by_key(|(_, undo)| *undo);
+        undos
+    }
+
+    /// The steps that are still to be undone, in the order in which they will be.
+    pub fn still_to_undo(&self) -> impl Iterator<Item = u32> + '_ {
+        self.index.undoable.iter().rev().map(|(_, step)| *step)
+    }
+
+    /// Whether the run waits for the end of an attempt that is called off: it undoes what it did, or may have to (M24).
+    pub(crate) fn awaits_called_off(&self, plan: &Plan) -> bool {
+        plan.can_undo() || self.state.status == RunStatus::Compensating
+    }
+
     /// The inner nodes of a step that has any and is not a loop: of a group or of an iteration.
     pub(crate) fn group_body<'p>(&self, plan: &'p Plan, step: u32) -> Option<&'p GroupBody> {
         let node = self.node(plan, step);
@@ -327,7 +358,9 @@ impl Run {
                 Some((name, index)) => (name, Some(index.parse().ok()?)),
                 None => (part, None),
             };
-            let mut step = self.step_in(group, plan.find(name)?)?;
+            let inner = plan.find(name).and_then(|node| self.step_in(group, node));
+            let undo = || group.filter(|_| name == UNDO_NAME).and_then(|step| self.index.undos.get(&step).copied());
+            let mut step = inner.or_else(undo)?;
             if let Some(index) = index {
                 step =
                     self.index.children.get(&(step, index)).copied().filter(|step| self.iteration(*step).is_some())?;
@@ -360,7 +393,15 @@ impl Run {
         }
         let timer = self.first_timer().map_or(Timestamp::NEVER, |(at, _)| at);
         let start = self.admit_at().unwrap_or(Timestamp::NEVER);
-        Some(timer.min(start).min(self.state.origin.expires_at)).filter(|at| *at < Timestamp::NEVER)
+        Some(timer.min(start).min(self.expires_at())).filter(|at| *at < Timestamp::NEVER)
+    }
+
+    /// When an open run ends by itself. One that undoes what it did takes as long as it needs (M26).
+    pub(crate) fn expires_at(&self) -> Timestamp {
+        match self.state.status {
+            RunStatus::Compensating => Timestamp::NEVER,
+            _ => self.state.origin.expires_at,
+        }
     }
 
     /// The start time of a run that waits for it.
@@ -381,7 +422,7 @@ impl Run {
     }
 
     /// Whether no step is ready, executing or about to be decided.
-    pub(crate) fn is_idle(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         match self.is_held() {
             // Ready steps do not count while they may not start.
             true => self.index.active == self.index.ready.len() as u32,
@@ -476,6 +517,13 @@ impl Run {
                 _ => continue,
             };
             list.push(Waiting { kind, step: Some(number), until });
+        }
+        for (step, attempt) in &self.state.called_off {
+            let (kind, until) = match attempt.until {
+                Timestamp::NEVER => (WaitKind::Child, None),
+                until => (WaitKind::Worker, Some(until)),
+            };
+            list.push(Waiting { kind, step: Some(*step), until });
         }
         list
     }

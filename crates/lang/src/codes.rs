@@ -63,6 +63,7 @@ codes! {
     INVALID_STEP_NAME = "invalid_step_name" "A step name is `[A-Za-z][A-Za-z0-9_-]{0,79}`.";
     ONE_BAD_ENDING = "one_bad_ending" "A warning: a condition looks for one of the three bad endings of a step (`failed`, `timeout`, `template_error`) and misses the others.";
     TRUE_WHEN_SKIPPED = "true_when_skipped" "A warning: a `!=` in a condition is also true when the step it reads was skipped.";
+    IRREVERSIBLE_UNHANDLED = "irreversible_unhandled" "A warning: nothing handles the failure of an irreversible step that other steps are undone for.";
     NO_STEP_KIND = "no_step_kind" "A step does not say what it does.";
     TWO_STEP_KINDS = "two_step_kinds" "A step does exactly one thing; split it in two.";
     UNSUPPORTED_STEP_KIND = "unsupported_step_kind" "This kind of step is known, but not built in this release.";

@@ -8,15 +8,16 @@ pub mod tasks;
 use crate::Refusal;
 use api::{
     ActionView, ApprovalStepView, CauseView, ChildView, DeliveryView, EventView, ExplainView, FailureView, ParentView,
-    PauseView, RunSummary, RunView, SkipView, StepView, TriggerDetail, TriggerView, UnreadableView, WaitingView,
+    PauseView, RecoveryView, RunSummary, RunView, SkipView, StepView, TriggerDetail, TriggerView, UndoneStepView,
+    UnreadableView, WaitingView,
     WorkflowView, rfc3339,
 };
 use engine::Engine;
 use engine::explain::Explanation;
 use engine::secret::approval_token;
-use engine::services::{Reading, StoredEvent, UnreadableRun};
+use engine::services::{Reading, Recovery, StoredEvent, UnreadableRun};
 use kernel::advance::FailedSteps;
-use kernel::event::{Because, Failure, Pair};
+use kernel::event::{Because, EventType, Failure, Pair};
 use kernel::plan::{Node, OnError};
 use kernel::run::{ApprovalRequest, ChildLink, Iteration, Phase, Step, WaitKind};
 use kernel::{Event, Payload, Plan, StepStatus, Timestamp};
@@ -195,6 +196,7 @@ pub fn run(reading: &Reading) -> RunView {
         error: error(reading),
         failed_steps: reading.failed_steps(),
         unhandled_steps: reading.unhandled_steps(),
+        recovery: reading.recovery().map(|found| recovery(reading, &found)),
         labels: pairs(&state.origin.labels),
         tasks: tasks.collect(),
         started_at: rfc3339(state.created_at),
@@ -224,11 +226,34 @@ fn output(reading: &Reading) -> Value {
     reading.run.state.output.as_ref().map_or(Value::Null, |output| value(reading, output))
 }
 
-/// Why the run failed, if it did.
+/// Why the run failed, or why it undoes what it did.
 fn error(reading: &Reading) -> Option<FailureView> {
     let state = &reading.run.state;
-    let culprit = || state.culprit.map(|step| reading.key(step).into_owned());
-    state.failure.as_ref().map(|why| failure(why, culprit()))
+    let key = |step: u32| reading.key(step).into_owned();
+    let ended = state.failure.as_ref().map(|why| failure(why, state.culprit.map(key)));
+    let end = state.compensating.as_ref();
+    ended.or_else(|| end.and_then(|end| Some(failure(end.failure.as_ref()?, end.step.map(key)))))
+}
+
+fn recovery(reading: &Reading, recovery: &Recovery) -> RecoveryView {
+    let undone = |(undone, undo): &(u32, u32)| {
+        let undo = step(reading, *undo, false);
+        UndoneStepView {
+            step: reading.key(*undone).into_owned(),
+            kind: undo.kind,
+            status: undo.status,
+            attempt: undo.attempt,
+            started_at: undo.started_at,
+            finished_at: undo.finished_at,
+            output: undo.body,
+            error: undo.error,
+        }
+    };
+    RecoveryView {
+        status: recovery.status.into(),
+        steps: recovery.steps.iter().map(undone).collect(),
+        remaining: recovery.remaining.iter().map(|step| reading.key(*step).into_owned()).collect(),
+    }
 }
 
 pub fn explanation(reading: &Reading, explanation: Explanation) -> ExplainView {
@@ -438,18 +463,26 @@ pub fn event(plan: &Plan, stored: &StoredEvent) -> EventView {
         | Event::Continued { actor, .. }
         | Event::RetryDue { actor, .. } => Some(actor),
         Event::Created { origin } => Some(&origin.actor),
+        Event::RunCompensating { end } => Some(&end.actor),
         _ => None,
     };
     let actor = actor.filter(|actor| !actor.is_empty()).cloned();
     EventView {
         seq: *seq,
         at: rfc3339(*at),
-        kind: event.name().unwrap_or("unknown").to_owned(),
+        kind: event_type(plan, stored).map_or("unknown", EventType::as_str).to_owned(),
         step: stored.step_key(plan).map(Cow::into_owned),
         attempt: event.attempt(),
         actor,
         data: data(plan, stored),
     }
+}
+
+/// The type of an event. The steps that undo others have types of their own.
+fn event_type(plan: &Plan, stored: &StoredEvent) -> Option<EventType> {
+    let kind = stored.event.event_type()?;
+    let is_undo = stored.event.step().is_some_and(|step| plan.undoes(stored.place(step).node).is_some());
+    Some(if is_undo { kind.of_undo() } else { kind })
 }
 
 /// The details of an event. Payloads are not repeated here; the run has them.
@@ -508,6 +541,13 @@ fn data(plan: &Plan, stored: &StoredEvent) -> Value {
         }
         Event::WaitClosed { callback, .. } => json!({ "early": true, "body_bytes": callback.body.len }),
         Event::LateResult { summary, .. } => json!({ "summary": summary }),
+        Event::Returned { response: r, failure: f, .. } => {
+            json!({ "response": r.as_ref().map(response), "error": f.as_ref().map(failure) })
+        }
+        Event::RunCompensating { end } => {
+            let step = end.step.map(|step| stored.key(plan, step));
+            json!({ "status": end.status.as_str(), "error": end.failure.as_ref().map(failure), "step": step })
+        }
         Event::Queued { reason } => json!({ "reason": reason.as_str() }),
         Event::Paused { note, .. } => json!({ "kind": "pause", "note": note }),
         Event::Unpaused { .. } => json!({ "kind": "pause" }),

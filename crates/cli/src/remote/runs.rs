@@ -5,9 +5,9 @@ use super::table::{fields, list, table};
 use super::workflows::WorkflowArgument;
 use super::{CommandContext, Connection, Failure, Outcome, PageOptions, follow, trigger};
 use api::{
-    CancelRequest, DecidedView, DecisionRequest, EventRefView, ExplainView, PauseRequest, ReplayVersion,
+    CancelRequest, DecidedView, DecisionRequest, EventRefView, ExplainView, PauseRequest, RecoveryView, ReplayVersion,
     ResumeRunRequest, RetryRequest, RunDiffView, RunMomentView, RunStatusView, RunSummary, RunView, StepChangeView,
-    StepMomentView, StepView,
+    StepMomentView, StepView, UndoneStepView,
 };
 use client::RunQuery;
 use kernel::plan::Form;
@@ -98,6 +98,9 @@ enum Verb {
         /// Why, for the history
         #[arg(long, default_value_t)]
         reason: String,
+        /// Undo first what the runs did: their steps with `compensate`, the latest first
+        #[arg(long)]
+        compensate: bool,
     },
     /// Start nothing new in a run until it is resumed
     Pause {
@@ -224,8 +227,8 @@ async fn act(asking: &CommandContext, verb: Verb) -> Outcome {
             Ok(())
         }
         Verb::Explain { run, step } => asking.print(&client.explain(&run, step.as_deref()).await?, explained),
-        Verb::Cancel { runs, by, reason } => {
-            let request = CancelRequest { actor: by.actor, reason };
+        Verb::Cancel { runs, by, reason, compensate } => {
+            let request = CancelRequest { actor: by.actor, reason, compensate };
             each(asking, &runs, async |run| asking.print(&client.cancel(run, &request).await?, status)).await
         }
         Verb::Pause { run, by, note } => asking
@@ -342,6 +345,7 @@ pub fn as_text(run: &RunView) -> String {
         ("workflow", Some(format!("{} version {}", run.workflow, run.version))),
         ("status", Some(run.status.to_string())),
         ("error", run.error.as_ref().map(|e| format!("{}: {}", e.code, e.message))),
+        ("undone", run.recovery.as_ref().map(undone)),
         ("waiting for", Some(waiting.join(", ")).filter(|text| !text.is_empty())),
         ("cancelled by", run.cancelled_by.clone()),
         ("started", Some(format!("{} by {}", time(&run.started_at), run.trigger.kind))),
@@ -390,6 +394,19 @@ fn changes(diff: &RunDiffView) -> String {
     let more = diff.changed_steps.saturating_sub(diff.steps.len());
     if more > 0 {
         text.push_str(&format!("and {more} more steps\n"));
+    }
+    text
+}
+
+/// What was undone, in order, what could not be, and what is left.
+fn undone(recovery: &RecoveryView) -> String {
+    let name = |step: &UndoneStepView| match &*step.status {
+        "success" => step.step.clone(),
+        status => format!("{} ({status})", step.step),
+    };
+    let mut text = recovery.steps.iter().map(name).collect::<Vec<_>>().join(", ");
+    if !recovery.remaining.is_empty() {
+        text += &format!("; still to undo: {}", recovery.remaining.join(", "));
     }
     text
 }

@@ -185,7 +185,7 @@ async fn act(asking: &CommandContext, verb: Verb) -> Outcome {
             })
         }
         Verb::Cancel { tasks: ids, by, reason } => {
-            let request = CancelRequest { actor: by.actor, reason };
+            let request = CancelRequest { actor: by.actor, reason, compensate: false };
             runs::each(asking, &ids, async |id| asking.print(&tasks.cancel(id, &request).await?, status)).await
         }
         Verb::Retry { tasks: ids, by } => {

@@ -4,7 +4,7 @@ use super::children::{ChildEnd, ScriptScope, node_of};
 use super::play::{ACTOR, ORG, Unscripted};
 use super::worker;
 use engine::secret::Secret;
-use engine::services::{DecisionRequest, Judged, Reading, SignalRequest};
+use engine::services::{CancelRun, DecisionRequest, Judged, Reading, SignalRequest};
 use engine::task_queue::ClaimedTask;
 use engine::{Engine, FakeNetwork, FakeResponse, PendingCall};
 use kernel::plan::{Body, Decision};
@@ -227,13 +227,13 @@ impl Outside {
             Some((_, ScriptedAction::Report(index))) => match &self.tasks[index] {
                 (task, TaskEnd::Report(worked)) => worker::report(engine, task, worked).await?,
                 (task, TaskEnd::Cancel) => {
-                    engine.runs.cancel(ORG, task.run, ACTOR.into(), "as the test file says".into()).await?;
+                    engine.runs.cancel(ORG, task.run, CancelRun::plain(ACTOR, "as the test file says")).await?;
                 }
                 (_, TaskEnd::Never) => {}
             },
             Some((at, ScriptedAction::Give(index))) => self.give_now(engine, secret, at, index).await?,
             Some((_, ScriptedAction::Cancel)) => {
-                engine.runs.cancel(ORG, run, ACTOR.into(), "cancel_after".into()).await?;
+                engine.runs.cancel(ORG, run, CancelRun::plain(ACTOR, "cancel_after")).await?;
             }
             None => {}
         }

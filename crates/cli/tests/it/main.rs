@@ -56,6 +56,7 @@ mod testing;
 mod testing_inner;
 mod triggers;
 mod types;
+mod undo;
 mod upgrades;
 mod verify;
 mod waits;

@@ -51,7 +51,7 @@ impl<T> Mailbox<T> {
         self.admit(restored.admitted);
         self.supersede(restored.superseded);
         for (org, run) in restored.refused {
-            let input = Input::Cancel { actor: "onward".into(), reason: Queue::Limit.as_str().into() };
+            let input = Input::Cancel { actor: "onward".into(), reason: Queue::Limit.as_str().into(), compensate: false };
             self.push(org, run, QueuedInput::internal(input));
         }
     }
@@ -66,7 +66,7 @@ impl<T> Mailbox<T> {
     /// Cancels these runs to make room for a newer one.
     pub(super) fn supersede(&mut self, runs: Vec<(OrgId, RunId)>) {
         for (org, run) in runs {
-            let input = Input::Cancel { actor: "onward".into(), reason: "superseded".into() };
+            let input = Input::Cancel { actor: "onward".into(), reason: "superseded".into(), compensate: false };
             self.push(org, run, QueuedInput::internal(input));
         }
     }

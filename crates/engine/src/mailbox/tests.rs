@@ -181,7 +181,7 @@ fn a_run_that_ended_with_an_unknown_outcome_leaves_its_group() {
     assert_eq!(unlucky.run_until_idle(None), [(first, RunStatus::Running)]);
     unlucky.start(second, OnConflict::Queue);
     assert_eq!(unlucky.run_until_idle(None), [(second, RunStatus::Pending)]);
-    let input = Input::Cancel { actor: "ada".into(), reason: String::new() };
+    let input = Input::Cancel { actor: "ada".into(), reason: String::new(), compensate: false };
     unlucky.mailbox.accept(Command::Give { org: OrgId::DEFAULT, run: first, input, reply_to: None });
     assert_eq!(unlucky.run_until_idle(Some(first)), [(first, RunStatus::Cancelled), (second, RunStatus::Running)]);
 }
@@ -474,7 +474,7 @@ fn a_task_that_ends_in_the_turn_of_the_reply_is_not_delivered() {
     mailbox.accept(Command::Fetched { run: first, result: Ok(payloads) });
     assert!(claimed(&turn_and_commit(&mut mailbox, Timestamp(3)).1).is_empty(), "the other lease is pending");
     let cancel = |run| {
-        let input = Input::Cancel { actor: "ada".into(), reason: String::new() };
+        let input = Input::Cancel { actor: "ada".into(), reason: String::new(), compensate: false };
         Command::Give { org: OrgId::DEFAULT, run, input, reply_to: None }
     };
     mailbox.accept(cancel(second));

@@ -179,8 +179,20 @@ fn notification_body(reading: &Reading, notify: &Notify) -> Value {
         "error": error,
         "failed_steps": reading.failed_steps(),
         "unhandled_steps": reading.unhandled_steps(),
+        "recovery": recovery(reading),
         "labels": state.origin.labels.iter().map(|l| (l.name.clone(), Value::from(l.value.as_str()))).collect::<serde_json::Map<_, _>>(),
     })
+}
+
+/// What became of undoing the steps of the run; null if it undid nothing.
+fn recovery(reading: &Reading) -> Value {
+    let Some(recovery) = reading.recovery() else { return Value::Null };
+    let steps = recovery.steps.iter().map(|(undone, undo)| {
+        let state = reading.run.step(*undo);
+        let error = state.failure.as_ref().map(|failure| json!({ "code": failure.code, "message": failure.message }));
+        json!({ "step": reading.key(*undone), "status": state.status().as_str(), "error": error })
+    });
+    json!({ "status": recovery.status, "steps": steps.collect::<Vec<Value>>() })
 }
 
 impl Outbox {

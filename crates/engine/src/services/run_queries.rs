@@ -11,6 +11,7 @@ use crate::version::Version;
 use bytes::Bytes;
 use kernel::event::StepPlace;
 use kernel::run::{Lease, ReadyTask, Step};
+use kernel::status::Outcome;
 use kernel::{Event, OrgId, Payload, Payloads, Plan, Record, Run, RunId, Timestamp};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,6 +38,16 @@ pub struct UnreadableRun {
     pub error: Error,
 }
 
+/// What became of undoing the steps of a run.
+pub struct Recovery {
+    /// `running`, `completed`, or `failed` if a step could not be undone.
+    pub status: &'static str,
+    /// The steps that are or were undone, in that order, and the steps that undo them.
+    pub steps: Vec<(u32, u32)>,
+    /// The steps that are still to be undone, in the order in which they will be.
+    pub remaining: Vec<u32>,
+}
+
 impl From<UnreadableRow> for UnreadableRun {
     fn from(row: UnreadableRow) -> UnreadableRun {
         UnreadableRun { run: row.id, error: Error::Damaged(row.what) }
@@ -46,7 +57,7 @@ impl From<UnreadableRow> for UnreadableRun {
 impl Reading {
     /// The keys of the steps that failed, timed out or had a template error.
     pub fn failed_steps(&self) -> Vec<String> {
-        self.keys(kernel::advance::failed_steps(&self.run))
+        self.keys(kernel::advance::failed_steps(&self.version.plan, &self.run))
     }
 
     /// The keys of the failed steps that nothing handled. None while the run is open: a later step may still do so.
@@ -55,6 +66,19 @@ impl Reading {
             true => self.keys(kernel::advance::unhandled_steps(&self.version.plan, &self.run)),
             false => Vec::new(),
         }
+    }
+
+    /// What became of undoing the steps of the run; `None` if it undoes nothing.
+    pub fn recovery(&self) -> Option<Recovery> {
+        self.run.state.compensating.as_ref()?;
+        let steps = self.run.undos();
+        let has_failed = |undo: u32| matches!(self.run.step(undo).outcome(), Some(Outcome::Failed | Outcome::TimedOut));
+        let status = match steps.iter().any(|(_, undo)| has_failed(*undo)) {
+            _ if !self.run.is_terminal() => "running",
+            true => "failed",
+            false => "completed",
+        };
+        Some(Recovery { status, steps, remaining: self.run.still_to_undo().collect() })
     }
 
     fn keys(&self, steps: Vec<u32>) -> Vec<String> {

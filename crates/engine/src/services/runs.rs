@@ -103,6 +103,22 @@ pub struct Started {
     pub deduplicated: bool,
 }
 
+/// Cancels a run.
+#[derive(Clone, Debug, Default)]
+pub struct CancelRun {
+    pub actor: String,
+    pub reason: String,
+    /// The run undoes first what it did.
+    pub compensate: bool,
+}
+
+impl CancelRun {
+    /// Without undoing anything.
+    pub fn plain(actor: impl Into<String>, reason: impl Into<String>) -> CancelRun {
+        CancelRun { actor: actor.into(), reason: reason.into(), compensate: false }
+    }
+}
+
 /// One of several runs that were requested together.
 pub struct StartedRun {
     pub run: RunId,
@@ -366,10 +382,10 @@ impl Runs {
         &self,
         org: OrgId,
         run: RunId,
-        actor: String,
-        reason: String,
+        cancel: CancelRun,
     ) -> Result<(Answer, RunStatus), Error> {
-        self.give(org, run, Input::Cancel { actor, reason }).await
+        let CancelRun { actor, reason, compensate } = cancel;
+        self.give(org, run, Input::Cancel { actor, reason, compensate }).await
     }
 
     /// Handles a call to a callback URL.

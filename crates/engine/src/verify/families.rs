@@ -106,7 +106,9 @@ pub(super) fn check(case: &mut Case<'_>, families: &mut Families, folded: &Folde
             _ => {}
         }
         let is_open = match relative.status {
-            Some(status) => !status.is_terminal() && status != RunStatus::Cancelling,
+            Some(status) => {
+                !status.is_terminal() && !matches!(status, RunStatus::Cancelling | RunStatus::Compensating)
+            }
             None => is_requested,
         };
         if is_open && must_be_closed(run, *child, *started) && !is_told_of_close(&relative, id) {
@@ -138,16 +140,18 @@ fn inputs(of: &Relative) -> impl Iterator<Item = Input> + '_ {
 fn waits_for(run: &Run, child: RunId, started: StartedChild) -> bool {
     let Some(step) = run.get(started.step).filter(|_| !run.is_terminal()) else { return false };
     let is_link = step.child.as_ref().is_some_and(|link| link.run == child && link.status.is_none());
-    matches!(step.phase, Phase::Child {}) && is_link
+    let is_called_off = run.state.called_off.contains_key(&started.step);
+    (matches!(step.phase, Phase::Child {}) || is_called_off) && is_link
 }
 
 /// M19: the child ends with its parent, or with the step that waited for it.
 fn must_be_closed(run: &Run, child: RunId, started: StartedChild) -> bool {
     let has_lost_its_step = !started.is_detached && !waits_for(run, child, started);
-    let is_cancelled = !started.is_detached && run.status() == RunStatus::Cancelling;
+    let is_cancelled = !started.is_detached
+        && (run.status() == RunStatus::Cancelling || run.state.called_off.contains_key(&started.step));
     started.is_closed_with_parent && !started.has_ended && (run.is_terminal() || is_cancelled || has_lost_its_step)
 }
 
 fn is_told_of_close(child: &Relative, by: RunId) -> bool {
-    inputs(child).any(|input| matches!(input, Input::ParentClosed { parent } if parent == by))
+    inputs(child).any(|input| matches!(input, Input::ParentClosed { parent, .. } if parent == by))
 }

@@ -52,7 +52,6 @@ pub(super) fn check_event(case: &mut Case<'_>, moment: &EventInContext<'_>) -> R
             }
             return Ok(is_fine);
         }
-        Event::Created { .. } | Event::RunCancelled { .. } | Event::Unknown { .. } => true,
         Event::RunWaiting {} => run.status() == RunStatus::Running,
         Event::RunResumed {} => run.status() == RunStatus::Waiting,
         Event::Queued { .. } => run.state.seq == 1,
@@ -64,9 +63,21 @@ pub(super) fn check_event(case: &mut Case<'_>, moment: &EventInContext<'_>) -> R
         }
         Event::Paused { .. } => run.state.paused.is_none(),
         Event::Unpaused { .. } => run.state.paused.is_some(),
+        Event::RunFailed { .. } | Event::RunCancelled { .. } | Event::RunTimeout {} if is_undoing(run) => {
+            has_undone_all(moment)
+        }
+        Event::Created { .. } | Event::RunCancelled { .. } | Event::Unknown { .. } => true,
         Event::RunCompleted {} | Event::RunFinished { .. } | Event::RunFailed { .. } => {
             check_end(case, moment)?;
             true
+        }
+        Event::RunCompensating { end } => {
+            match end.status {
+                RunStatus::Timeout => not_before(case, None, *at, run.state.origin.expires_at),
+                RunStatus::Cancelled if end.undoes_children => {}
+                _ => check_end(case, moment)?,
+            }
+            !is_undoing(run)
         }
         Event::RunTimeout {} => {
             let due = run.state.origin.expires_at;
@@ -76,7 +87,7 @@ pub(super) fn check_event(case: &mut Case<'_>, moment: &EventInContext<'_>) -> R
         Event::RunCancelling { .. } => {
             run.status() != RunStatus::Cancelling && run.steps().any(|(_, step)| matches!(step.phase, Phase::Child {}))
         }
-        Event::SignalReceived { .. } => run.status() != RunStatus::Cancelling,
+        Event::SignalReceived { .. } => run.status() != RunStatus::Cancelling && !is_undoing(run),
         Event::Opened { step, node, parent, index } => may_open(moment, *step, *node, *parent, *index),
         // Only allowed after the run's end, and while it waits for its children to end.
         Event::LateResult { .. } => run.status() == RunStatus::Cancelling && is_late_result(run, event),
@@ -92,6 +103,32 @@ pub(super) fn check_event(case: &mut Case<'_>, moment: &EventInContext<'_>) -> R
 fn is_late_result(run: &Run, event: &Event) -> bool {
     matches!(event, Event::LateResult { step, attempt, .. }
         if run.get(*step).is_some_and(|state| !state.late && *attempt > 0 && *attempt == state.attempt))
+}
+
+fn is_undoing(run: &Run) -> bool {
+    run.status() == RunStatus::Compensating
+}
+
+/// A run that undoes what it did ends when nothing is left to undo, as it said it would.
+fn has_undone_all(moment: &EventInContext<'_>) -> bool {
+    let run = moment.run;
+    let Some(end) = &run.state.compensating else { return false };
+    let is_as_said = match moment.event {
+        Event::RunFailed { step, .. } => end.status == RunStatus::Failed && end.step == *step,
+        Event::RunCancelled { .. } => end.status == RunStatus::Cancelled,
+        _ => end.status == RunStatus::Timeout,
+    };
+    let has_open_undo = run.undos().iter().any(|(_, undo)| run.step(*undo).outcome().is_none());
+    is_as_said && run.still_to_undo().next().is_none() && run.state.called_off.is_empty() && !has_open_undo
+}
+
+/// Undo goes backwards, one step at a time, beside no attempt.
+fn may_undo(moment: &EventInContext<'_>, node: u32, undone: u32) -> bool {
+    let run = moment.run;
+    let has_open_undo = run.undos().iter().any(|(_, undo)| run.step(*undo).outcome().is_none());
+    let is_its_undo = run.get(undone).is_some() && run.node(moment.plan, undone).undo == Some(node);
+    let is_last = run.still_to_undo().next() == Some(undone);
+    is_undoing(run) && is_its_undo && is_last && run.state.called_off.is_empty() && !has_open_undo
 }
 
 /// A run ends when every step has settled, with the kernel's verdict.
@@ -111,6 +148,9 @@ fn check_end(case: &mut Case<'_>, moment: &EventInContext<'_>) -> Result<(), Err
         ([Event::RunFinished { output: decided }], Event::RunFinished { output }) => decided == output,
         ([Event::RunFailed { step: decided, .. }], Event::RunFailed { step, .. }) => decided == step,
         ([Event::RunCancelled { .. }], Event::RunCancelled { .. }) => true,
+        ([Event::RunCompensating { end: decided }, ..], Event::RunCompensating { end }) => {
+            (decided.status, decided.step) == (end.status, end.step)
+        }
         _ => false,
     };
     if !is_same {
@@ -125,6 +165,9 @@ fn check_end(case: &mut Case<'_>, moment: &EventInContext<'_>) -> Result<(), Err
 fn may_open(moment: &EventInContext<'_>, step: u32, node: u32, parent: u32, index: u32) -> bool {
     let EventInContext { plan, run, .. } = moment;
     let is_next = run.steps().all(|(number, _)| number < step) && !run.has_left(step);
+    if plan.undoes(node).is_some() {
+        return is_next && may_undo(moment, node, parent);
+    }
     let Some(Phase::Open {}) = run.get(parent).map(|around| &around.phase) else { return false };
     if run.node_number(parent) != node {
         return is_next
@@ -205,6 +248,12 @@ fn check_step_event(case: &mut Case<'_>, moment: &EventInContext<'_>, name: &str
         ) if starts => {
             case.say_step(Code::StartedTwice, step, format!("`{name}` while the step is {}", state.status()));
             return Ok(false);
+        }
+        // An attempt that was called off with its step comes to its end.
+        (Phase::Done { .. }, Event::Returned { attempt, .. } | Event::ChildEnded { attempt, .. })
+            if run.state.called_off.get(&step).is_some_and(|called_off| called_off.attempt == *attempt) =>
+        {
+            true
         }
         (Phase::Done { status }, event) if !matches!(event, Event::WaitClosed { .. }) => {
             case.say_step(Code::SettledTwice, step, format!("`{name}` after the step was {status}"));
@@ -337,7 +386,7 @@ fn check_step_event(case: &mut Case<'_>, moment: &EventInContext<'_>, name: &str
             let around: Vec<u32> = std::iter::successors(run.parent(step), |step| run.parent(*step)).collect();
             moment.later.iter().any(|event| match event {
                 Event::RunCancelled { .. } | Event::RunTimeout {} => true,
-                _ if run.status() == RunStatus::Cancelling => true,
+                _ if matches!(run.status(), RunStatus::Cancelling | RunStatus::Compensating) => true,
                 Event::Failed { step, .. } | Event::Cancelled { step } => around.contains(step),
                 _ => false,
             })

@@ -11,7 +11,7 @@
 //! by the record that consumes it, so neither a crash nor a repeat starts a child twice or loses its end. The id of a
 //! child follows from its parent, the step and the attempt.
 
-use super::results::NextAttempt;
+use super::results::{NextAttempt, TaskResult};
 use super::{AdvanceState, Answer};
 use crate::event::{Event, Failure, Parent, Response};
 use crate::expr::{self, Seen};
@@ -21,7 +21,7 @@ use crate::payload::Payload;
 use crate::plan::{ChildBody, OnParentClose};
 use crate::planted_bugs::{self, Bug};
 use crate::retry;
-use crate::run::{CHILDREN_MAX, ChildLink, Phase};
+use crate::run::{CHILDREN_MAX, CalledOff, ChildLink, Phase};
 use crate::status::RunStatus;
 use crate::template;
 use crate::time::Span;
@@ -32,6 +32,14 @@ use serde_json::{Value, json};
 pub const CALL_DEPTH_MAX: u32 = 8;
 /// The largest input of a child.
 const INPUT_MAX: u64 = 256 * 1024;
+
+/// What a run does to the runs that it started and that end with it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum ClosedBy {
+    Cancel,
+    /// They undo what they did first.
+    Undo,
+}
 
 /// A row for the inbox of another run, written with the record that causes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,6 +147,12 @@ impl AdvanceState<'_> {
 
     /// M19: a child exists, so the step of a parent that does not wait for its end has succeeded.
     pub(super) fn child_began(&mut self, step: u32, attempt: u32) -> Answer {
+        if let Some((child, called_off)) = self.called_off_child(step, attempt) {
+            let (child, status, never_began, descendants) = (child.run, None, false, 0);
+            self.emit(Event::ChildEnded { step, attempt, child, status, never_began, descendants });
+            let body = Some(Payload::json(json!({ "run_id": child.to_string() }).to_string()));
+            return self.returned(step, called_off, TaskResult::Done { body, took: Span::default() }, 0);
+        }
         let Some(child) = self.awaited_child(step, attempt) else { return Answer::Gone };
         self.emit(Event::ChildEnded {
             step,
@@ -159,11 +173,24 @@ impl AdvanceState<'_> {
 
     /// M18: the end of a child ends the attempt.
     pub(super) fn child_ended(&mut self, step: u32, attempt: u32, outcome: ChildOutcome) -> Answer {
-        let Some(child) = self.awaited_child(step, attempt) else { return Answer::Gone };
+        let called_off = self.called_off_child(step, attempt);
+        let awaited = || self.awaited_child(step, attempt);
+        let Some(child) = called_off.as_ref().map(|(child, _)| child.clone()).or_else(awaited) else {
+            return Answer::Gone;
+        };
         let ChildOutcome { status, output, failure, is_refused, never_began, descendants, .. } = outcome;
         let never_began = never_began || is_refused;
         let status_now = Some(status);
         self.emit(Event::ChildEnded { step, attempt, child: child.run, status: status_now, never_began, descendants });
+        if let Some((_, called_off)) = called_off {
+            let took = Span::default();
+            let failure = Failure::new("child_cancelled", format!("{} {status}", child.run));
+            let result = match status {
+                RunStatus::Completed => TaskResult::Done { body: output, took },
+                _ => TaskResult::Failed { failure, retryable: false, retry_after: None, took },
+            };
+            return self.returned(step, called_off, result, 0);
+        }
         if self.run.status() == RunStatus::Cancelling {
             self.emit(Event::Cancelled { step });
             self.finish_cancelling();
@@ -206,6 +233,12 @@ impl AdvanceState<'_> {
         let state = self.run.get(step)?;
         let is_awaited = matches!(state.phase, Phase::Child {}) && state.attempt == attempt && self.is_open();
         state.child.as_deref().filter(|_| is_awaited).cloned()
+    }
+
+    /// The child of an attempt that was called off and has not come to its end.
+    fn called_off_child(&self, step: u32, attempt: u32) -> Option<(ChildLink, CalledOff)> {
+        let called_off = self.called_off(step, 0).filter(|called_off| called_off.attempt == attempt)?;
+        Some((self.run.get(step)?.child.as_deref()?.clone(), called_off))
     }
 
     fn settle_child(&mut self, step: u32, attempt: u32, body: Option<Payload>) {
@@ -253,13 +286,17 @@ impl AdvanceState<'_> {
     }
 
     pub(super) fn close_child(&mut self, child: RunId) {
-        self.give(child, StoredInput::ParentClosed { parent: self.context.run });
+        let parent = self.context.run;
+        self.give(child, match self.closes_children_by() {
+            ClosedBy::Cancel => StoredInput::ParentClosed { parent },
+            ClosedBy::Undo => StoredInput::ParentUndone { parent },
+        });
     }
 
     /// M19: the parent has ended, or no longer needs the result.
-    pub(super) fn parent_closed(&mut self, parent: RunId) -> Answer {
+    pub(super) fn parent_closed(&mut self, parent: RunId, compensate: bool) -> Answer {
         match &self.run.state.origin.parent {
-            Some(of) if of.run == parent => self.cancel(format!("{parent}"), "parent_closed".to_owned()),
+            Some(of) if of.run == parent => self.cancel(format!("{parent}"), "parent_closed".to_owned(), compensate),
             _ => Answer::Unknown,
         }
     }

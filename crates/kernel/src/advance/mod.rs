@@ -13,6 +13,7 @@ mod concurrency_and_notifications;
 mod results;
 mod start;
 mod tasks;
+mod undo;
 mod view;
 mod waits;
 
@@ -29,7 +30,7 @@ pub use view::{ParsedBodies, View, errors};
 pub(crate) use waits::is_denial;
 pub use waits::{APPROVAL_DENIED, APPROVAL_TIMEOUT, ApprovalDecision, IncomingSignal};
 
-use crate::event::{Because, Event, LogLine, Origin, Queue, Record, StepPlace};
+use crate::event::{Because, EndAfterUndo, Event, LogLine, Origin, Queue, Record, StepPlace};
 use crate::id::RunId;
 use crate::inbox::ChildOutcome;
 use crate::payload::{INLINE_MAX, Payload, Payloads};
@@ -130,10 +131,14 @@ pub enum Input {
     /// From the parent: it has ended, or no longer needs the result of this run.
     ParentClosed {
         parent: RunId,
+        /// What the run did is to be undone.
+        compensate: bool,
     },
     Cancel {
         actor: String,
         reason: String,
+        /// What the run did is to be undone.
+        compensate: bool,
     },
     /// Time has passed, or a payload that was missing is in memory now.
     Wake,
@@ -381,9 +386,10 @@ impl AdvanceState<'_> {
         self.run.state.seq > 0 && !self.run.is_terminal()
     }
 
-    /// Whether nothing but the end of its children can change the run.
+    /// Whether no input from outside can change what the run does: it has ended, or ends.
     fn is_closed(&self) -> bool {
-        self.run.is_terminal() || self.run.status() == RunStatus::Cancelling
+        let is_ending = matches!(self.run.status(), RunStatus::Cancelling | RunStatus::Compensating);
+        self.run.is_terminal() || is_ending
     }
 
     fn input(&mut self, input: Input) -> Answer {
@@ -401,13 +407,17 @@ impl AdvanceState<'_> {
             Input::Signal(signal) => self.signal(*signal),
             Input::Decide { step, verdict } => self.decide_approval(step, verdict),
             Input::Continue { step, actor } => self.continue_step(step, actor),
-            Input::Cancel { actor, reason } => self.cancel(actor, reason),
+            Input::Cancel { actor, reason, compensate } => self.cancel(actor, reason, compensate),
             Input::ChildBegan { step, attempt } => self.child_began(step, attempt),
             Input::ChildEnded { step, attempt, outcome } => self.child_ended(step, attempt, *outcome),
-            Input::ParentClosed { parent } => self.parent_closed(parent),
-            Input::Admit | Input::Pause { .. } | Input::Resume { .. } | Input::RetryNow { .. } if self.is_closed() => {
+            Input::ParentClosed { parent, compensate } => self.parent_closed(parent, compensate),
+            // An undo can be paused, and retried at once.
+            Input::Pause { .. } | Input::Resume { .. } | Input::RetryNow { .. }
+                if self.is_closed() && self.run.status() != RunStatus::Compensating =>
+            {
                 Answer::Ended(self.run.status())
             }
+            Input::Admit if self.is_closed() => Answer::Ended(self.run.status()),
             Input::Admit => match self.run.state.queued {
                 Some(Queue::Limit | Queue::WorkflowPaused) => self.applied(Event::Admitted {}),
                 // A run that waits for its start time is admitted by its timer alone.
@@ -487,7 +497,7 @@ impl AdvanceState<'_> {
         let mut fired = false;
         let mut stalled = Vec::new();
         while self.is_open() {
-            let expiry = self.run.state.origin.expires_at;
+            let expiry = self.run.expires_at();
             if self.run.admit_at().is_some_and(|at| at <= self.context.now) {
                 self.emit(Event::Admitted {});
                 fired = true;
@@ -498,15 +508,18 @@ impl AdvanceState<'_> {
                 break;
             }
             if expiry <= at {
-                let is_cancelling = self.run.status() == RunStatus::Cancelling;
-                self.cancel_open_steps();
-                self.emit(match is_cancelling {
-                    false => Event::RunTimeout {},
-                    true => Event::RunCancelled {
-                        actor: self.run.state.cancelled_by.clone(),
-                        reason: self.run.state.cancel_reason.clone(),
-                    },
-                });
+                match self.run.status() {
+                    RunStatus::Cancelling => {
+                        self.cancel_open_steps();
+                        let (actor, reason) =
+                            (self.run.state.cancelled_by.clone(), self.run.state.cancel_reason.clone());
+                        self.emit(Event::RunCancelled { actor, reason });
+                    }
+                    _ => {
+                        let end = EndAfterUndo { status: RunStatus::Timeout, ..Default::default() };
+                        self.stop_and_end(end, false);
+                    }
+                }
                 fired = true;
                 break;
             }
@@ -524,6 +537,10 @@ impl AdvanceState<'_> {
 
     /// False when the step needs a payload first.
     fn fire_timer(&mut self, step: u32) -> bool {
+        if self.run.state.called_off.contains_key(&step) {
+            self.give_up(step);
+            return true;
+        }
         let total_deadline = self.run.step(step).total_deadline(self.run.node(self.plan, step));
         if total_deadline.is_some_and(|at| at <= self.context.now) {
             self.end_timed_out(step, "total_timeout", "all attempts together took too long");
@@ -541,7 +558,7 @@ impl AdvanceState<'_> {
         true
     }
 
-    fn cancel(&mut self, actor: String, reason: String) -> Answer {
+    fn cancel(&mut self, actor: String, reason: String, compensate: bool) -> Answer {
         // An earlier input of this advance may have ended the run. Then the cancellation is too late, exactly as
         // it would be in the next advance.
         if !self.events.is_empty() && self.is_open() {
@@ -549,7 +566,17 @@ impl AdvanceState<'_> {
         }
         match self.run.status() {
             RunStatus::Cancelled | RunStatus::Cancelling => Answer::Repeated,
+            RunStatus::Compensating => match self.run.state.compensating.as_ref().map(|end| end.status) {
+                Some(RunStatus::Cancelled) => Answer::Repeated,
+                _ => Answer::Ended(RunStatus::Compensating),
+            },
             status if status.is_terminal() && !planted_bugs::is(Bug::TerminalOverwritten) => Answer::Ended(status),
+            _ if compensate => {
+                let status = RunStatus::Cancelled;
+                let end = EndAfterUndo { status, actor, reason, undoes_children: true, ..Default::default() };
+                self.stop_and_end(end, true);
+                Answer::Applied
+            }
             _ => {
                 self.begin_cancelling(actor, reason);
                 Answer::Applied
@@ -593,7 +620,8 @@ impl AdvanceState<'_> {
     }
 
     /// An attempt that this advance itself started is simply not dispatched; an older one is aborted.
-    fn abort_attempt(&mut self, step: u32, fence: u64) {
+    /// Returns whether the attempt was dispatched.
+    fn abort_attempt(&mut self, step: u32, fence: u64) -> bool {
         let unsent = |e: &Effect| match e {
             Effect::Execute { fence: f, .. } | Effect::LeaseTask { fence: f, .. } => *f == fence,
             _ => false,
@@ -601,10 +629,17 @@ impl AdvanceState<'_> {
         // Only a grant of this advance can be among its effects.
         let is_new = fence > self.run.state.seq - self.events.len() as u64;
         match self.out.effects.iter().position(|effect| is_new && unsent(effect)) {
-            Some(i) => drop(self.out.effects.remove(i)),
+            Some(i) => {
+                self.out.effects.remove(i);
+                false
+            }
             None => {
                 let is_leased = self.fence(step) == Some(fence);
-                self.out.effects.push(Effect::Abort { step, fence, is_leased });
+                // What a run waits for goes on in this process: its result says whether there is anything to undo.
+                if is_leased || !self.run.awaits_called_off(self.plan) {
+                    self.out.effects.push(Effect::Abort { step, fence, is_leased });
+                }
+                true
             }
         }
     }
@@ -634,7 +669,7 @@ impl AdvanceState<'_> {
     fn update_run_status(&mut self) {
         let is_waiting = self.run.is_idle() && self.out.missing.is_empty();
         match self.run.status() {
-            RunStatus::Pending | RunStatus::Cancelling => {}
+            RunStatus::Pending | RunStatus::Cancelling | RunStatus::Compensating => {}
             RunStatus::Running if is_waiting => self.emit(Event::RunWaiting {}),
             RunStatus::Waiting if !is_waiting => self.emit(Event::RunResumed {}),
             _ => {}

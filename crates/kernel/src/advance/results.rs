@@ -55,6 +55,9 @@ impl AdvanceState<'_> {
                 _ => self.answer_without_step(step, Answer::Stale),
             };
         }
+        if let Some(attempt) = self.called_off(step, fence) {
+            return self.returned(step, attempt, result, digest);
+        }
         if let Some(answer) = self.answer_to_repeat(step, fence, digest) {
             return answer;
         }

@@ -1,13 +1,14 @@
 //! Makes the moves of the planner: starts steps, settles groups and loops, ends the run.
 
 use super::{AdvanceState, Effect, View};
-use crate::event::{Event, Failure, Response};
+use crate::event::{EndAfterUndo, Event, Failure, Response};
 use crate::expr::{self, Seen};
 use crate::payload::{INLINE_MAX, Payload};
 use crate::plan::{Body, GroupBody, Http, Level, Repeat};
 use crate::planner::{Finish, Move, Next, Settlement, StartTarget};
 use crate::planted_bugs::{self, Bug};
 use crate::run::{Phase, STEPS_MAX};
+use crate::status::RunStatus;
 use crate::scope::Unresolved;
 use crate::template::{self, Failure as Unfilled};
 use crate::time::{Span, Timestamp};
@@ -92,6 +93,12 @@ impl AdvanceState<'_> {
     /// Makes the moves of the planner until it has none.
     pub(super) fn make_moves(&mut self) {
         while self.is_open() {
+            if self.run.status() == RunStatus::Compensating {
+                match self.undo_next() {
+                    true => continue,
+                    false => break,
+                }
+            }
             let Some(mut planner) = self.run.planner.take() else { break };
             let next = planner.next(&self.view(), self.run.is_held());
             self.run.planner = Some(planner);
@@ -135,16 +142,21 @@ impl AdvanceState<'_> {
     }
 
     fn finish(&mut self, finish: Finish) {
-        let end = match finish {
-            Finish::Completed { output: None } => Event::RunCompleted {},
+        match finish {
+            Finish::Completed { output: None } => self.emit(Event::RunCompleted {}),
             Finish::Completed { output: Some(output) } => {
                 let output = self.store_if_large(output);
-                Event::RunFinished { output }
+                self.emit(Event::RunFinished { output });
             }
-            Finish::Failed { failure, step } => Event::RunFailed { failure, step },
-            Finish::Cancelled { actor, reason } => Event::RunCancelled { actor, reason },
-        };
-        self.emit(end);
+            Finish::Failed { failure, step } => {
+                let (status, failure) = (RunStatus::Failed, Some(failure));
+                self.end_run(EndAfterUndo { status, failure, step, ..Default::default() });
+            }
+            Finish::Cancelled { actor, reason } => {
+                let status = RunStatus::Cancelled;
+                self.end_run(EndAfterUndo { status, actor, reason, ..Default::default() });
+            }
+        }
     }
 
     /// Cancels a step and everything inside of it.
@@ -159,9 +171,12 @@ impl AdvanceState<'_> {
     /// it, because it is settled with it.
     pub(super) fn cancel_begun(&mut self, steps: Vec<u32>) {
         for step in steps {
+            let mut was_dispatched = true;
             match self.run.step(step).phase {
                 Phase::Pending {} | Phase::Done { .. } | Phase::Unknown { .. } => continue,
-                Phase::Running { fence, .. } | Phase::Leased { fence, .. } => self.abort_attempt(step, fence),
+                Phase::Running { fence, .. } | Phase::Leased { fence, .. } => {
+                    was_dispatched = self.abort_attempt(step, fence);
+                }
                 Phase::Ready {}
                 | Phase::Retrying { .. }
                 | Phase::Sleeping { .. }
@@ -170,6 +185,10 @@ impl AdvanceState<'_> {
                 Phase::Child {} => self.open_child(step).into_iter().for_each(|child| self.close_child(child)),
             }
             self.emit(Event::Cancelled { step });
+            if !was_dispatched && let Some(attempt) = self.run.state.called_off.get(&step) {
+                let (attempt, response, failure) = (attempt.attempt, None, None);
+                self.emit(Event::Returned { step, attempt, response, failure, digest: 0 });
+            }
         }
     }
 
@@ -216,7 +235,7 @@ impl AdvanceState<'_> {
         }
     }
 
-    fn start(&mut self, step: u32, seen: Vec<Seen>) -> bool {
+    pub(super) fn start(&mut self, step: u32, seen: Vec<Seen>) -> bool {
         let now = self.context.now;
         match self.run.node(self.plan, step).body.as_ref() {
             Some(Body::Http { .. } | Body::Log { .. } | Body::Noop {} | Body::Task { .. }) => {

@@ -130,7 +130,10 @@ impl AdvanceState<'_> {
 
     /// The input that the worker gets.
     fn task_input(&self, step: u32, task: &TaskBody) -> Result<Bytes, Stop> {
-        let Some(input) = &task.input else { return self.trigger_body() };
+        let undone = self.run.undoes(self.plan, step);
+        let Some(input) = &task.input else {
+            return undone.map_or_else(|| self.trigger_body(), |undone| self.undo_input(undone));
+        };
         Ok(template::render(input, &self.view().of(step))?.to_string().into())
     }
 

@@ -11,6 +11,7 @@ mod payloads;
 mod planners;
 mod tasks;
 mod timers;
+mod undo;
 mod waits;
 
 use super::*;
@@ -416,7 +417,7 @@ impl Story {
     }
 
     fn cancel(&mut self) -> Answer {
-        self.give(Input::Cancel { actor: "ada".into(), reason: String::new() })
+        self.give(Input::Cancel { actor: "ada".into(), reason: String::new(), compensate: false })
     }
 
     fn after(&mut self, text: &str) -> &mut Self {
@@ -594,7 +595,7 @@ fn m8_a_step_with_allow_failure_never_fails_the_run() {
                 layout.nodes[0].allow_failure = true;
             });
             assert_eq!(story.answers(answers).run.status(), RunStatus::Completed, "{text} / {verdict}");
-            assert_eq!(failed_steps(&story.run), [0]);
+            assert_eq!(failed_steps(&story.plan, &story.run), [0]);
             assert!(unhandled_steps(&story.plan, &story.run).is_empty());
         }
     }
@@ -880,7 +881,7 @@ fn inputs_before_the_run_exists_are_unknown() {
     let advanced = advance(
         &plan,
         &mut run,
-        vec![Input::Wake, Input::Cancel { actor: String::new(), reason: String::new() }],
+        vec![Input::Wake, Input::Cancel { actor: String::new(), reason: String::new(), compensate: false }],
         &context,
     );
     assert_eq!((advanced.record, advanced.answers), (None, vec![Answer::Applied, Answer::Unknown]));

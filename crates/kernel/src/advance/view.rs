@@ -141,9 +141,11 @@ impl<'a> View<'a> {
         Ok((*self.parsed(BodyOwner::Trigger, &self.run.state.origin.body)?).clone())
     }
 
-    /// What a step can read: the steps beside it, and those of the groups around it.
+    /// What a step can read: the steps beside it, and those of the groups around it. A step that undoes another one reads
+    /// what that one can, and its outcome.
     pub fn of(self, step: u32) -> View<'a> {
-        View { group: self.run.parent(step), ..self }
+        let at = self.run.undoes(self.plan, step).unwrap_or(step);
+        View { group: self.run.parent(at), ..self }
     }
 
     /// What the `output` of a group can read: the steps inside of it, too.

@@ -42,14 +42,16 @@ fn has_failed(step: &Step) -> bool {
     matches!(step.outcome(), Some(Outcome::Failed | Outcome::TimedOut))
 }
 
-/// The steps in the state that failed, timed out or had a template error, by number.
-pub fn failed_steps(run: &Run) -> Vec<u32> {
-    run.steps().filter(|(_, step)| has_failed(step)).map(|(number, _)| number).collect()
+/// The steps in the state that failed, timed out or had a template error, by number. Without those that undo others: what
+/// became of them is the recovery of the run.
+pub fn failed_steps(plan: &Plan, run: &Run) -> Vec<u32> {
+    let is_forward = |step: u32| run.undoes(plan, step).is_none();
+    run.steps().filter(|(step, state)| has_failed(state) && is_forward(*step)).map(|(step, _)| step).collect()
 }
 
 /// The failed steps that nothing has handled, by number.
 pub fn unhandled_steps(plan: &Plan, run: &Run) -> Vec<u32> {
-    let failed = failed_steps(run);
+    let failed = failed_steps(plan, run);
     if failed.is_empty() {
         return failed;
     }
@@ -101,7 +103,7 @@ impl FailedSteps {
 
     pub fn of(plan: &Plan, run: &Run) -> FailedSteps {
         let keys = |steps: Vec<u32>| steps.iter().map(|step| run.key(plan, *step).into_owned()).collect();
-        let mut failed = failed_steps(run);
+        let mut failed = failed_steps(plan, run);
         failed.truncate(FailedSteps::MAX);
         let mut unhandled = unhandled_steps(plan, run);
         unhandled.retain(|step| failed.contains(step));

@@ -1,21 +1,23 @@
 //! Applying events: how each one changes the state, the index and the planner's view.
 
 use super::{
-    AnsweredWait, ApprovalRequest, ChildLink, Index, Iteration, Iterations, LastReport, LoadError, Pause, Phase, Place,
-    Run, Signal, SignalKey, Step, WaitKind,
+    AnsweredWait, ApprovalRequest, CalledOff, ChildLink, Index, Iteration, Iterations, LastReport, LoadError, Pause,
+    Phase, Place, Run, Signal, SignalKey, Step, WaitKind,
 };
-use crate::event::{Callback, Event, Origin, Response};
+use crate::event::{Callback, Event, Failure, Origin, Response};
 use crate::expr::Seen;
 use crate::payload::Payload;
 use crate::plan::{Body, Node, Plan};
 use crate::planner::{self, Planner};
 use crate::planted_bugs::{self, Bug};
 use crate::status::{Outcome, RunStatus, StepStatus};
-use crate::time::Timestamp;
+use crate::time::{Span, Timestamp};
 use std::collections::BTreeSet;
 
 /// What the key of a signal counts as, among the payloads of the run.
 const SIGNAL_KEY_BYTES: u64 = 64;
+/// How long an executor of this process may take for what has no time limit of its own.
+const EXECUTOR_LIMIT: Span = Span::from_secs(10);
 /// The most reports of workers, and the most answers to waits, that are remembered of steps that have left the state.
 const REPORTS_MAX: usize = 1_000;
 
@@ -154,7 +156,29 @@ impl Run {
                 self.step_mut(*step).because = Some(Box::new(because.clone()));
                 self.settle(plan, *step, StepStatus::Skipped, at);
             }
-            Event::Cancelled { step } => self.settle(plan, *step, StepStatus::Cancelled, at),
+            Event::Cancelled { step } => {
+                let attempt = self.attempt_called_off(plan, *step, at);
+                self.settle(plan, *step, StepStatus::Cancelled, at);
+                self.keep_called_off(*step, attempt);
+            }
+            Event::Returned { step, response, failure, digest, .. } => {
+                self.forget_called_off(*step);
+                self.set_response(*step, response.as_ref());
+                let undo_if_unknown = self.node(plan, *step).undo_if_unknown;
+                let is_unknown = failure.as_ref().is_some_and(Failure::is_unknown_outcome);
+                let state = self.step_mut(*step);
+                (state.late, state.digest) = (true, *digest);
+                if response.is_some() || is_unknown && undo_if_unknown {
+                    self.note_undoable(plan, *step);
+                }
+            }
+            Event::RunCompensating { end } => {
+                self.state.status = RunStatus::Compensating;
+                self.state.compensating = Some(end.clone());
+                self.state.paused = None;
+                self.state.queued = None;
+                self.tell(|planner, _| planner.ended());
+            }
             Event::Opened { step, node, parent, index } => self.open(plan, *step, *node, *parent, *index, at)?,
             Event::GroupStarted { step, seen } => {
                 self.record_seen(*step, seen);
@@ -280,6 +304,47 @@ impl Run {
         self.enter_phase(plan, step, Phase::Waiting { deadline }, at)
     }
 
+    /// The attempt at work that is called off with its step, if the run waits for its end.
+    fn attempt_called_off(&self, plan: &Plan, step: u32, at: Timestamp) -> Option<CalledOff> {
+        if !self.awaits_called_off(plan) {
+            return None;
+        }
+        let state = self.step(step);
+        let (fence, until) = match &state.phase {
+            Phase::Leased { fence, lease, .. } => (*fence, at.after(*lease)),
+            Phase::Running { fence, .. } => {
+                let limit = self.node(plan, step).http().map_or(EXECUTOR_LIMIT, |http| http.timeout);
+                (*fence, at.after(limit))
+            }
+            Phase::Child {} => (0, Timestamp::NEVER),
+            _ => return None,
+        };
+        Some(CalledOff { attempt: state.attempt, fence, until, ..Default::default() })
+    }
+
+    fn keep_called_off(&mut self, step: u32, attempt: Option<CalledOff>) {
+        let Some(attempt) = attempt else { return };
+        if attempt.until < Timestamp::NEVER {
+            self.index.timers.insert((attempt.until, step));
+        }
+        self.state.called_off.insert(step, attempt);
+    }
+
+    fn forget_called_off(&mut self, step: u32) {
+        if let Some(attempt) = self.state.called_off.remove(&step) {
+            self.index.timers.remove(&(attempt.until, step));
+        }
+    }
+
+    /// The step did something, or may have, that can be undone.
+    fn note_undoable(&mut self, plan: &Plan, step: u32) {
+        if self.node(plan, step).undo.is_some() {
+            let seq = self.state.seq;
+            self.step_mut(step).done_with = seq;
+            self.index.undoable.insert((seq, step));
+        }
+    }
+
     fn begin_attempt(&mut self, step: u32, attempt: u32, at: Timestamp) {
         let state = self.step_mut(step);
         state.attempt = attempt;
@@ -324,6 +389,18 @@ impl Run {
         at: Timestamp,
     ) -> Result<(), LoadError> {
         let damaged = |what: &str| LoadError::Damaged(format!("step {step} is opened {what}"));
+        if plan.undoes(node).is_some() {
+            let undone = self.get(parent).map(|undone| (undone.done_with, parent));
+            if !undone.is_some_and(|undone| self.index.undoable.remove(&undone)) || self.index.undoing.is_some() {
+                return Err(damaged("to undo a step that cannot be undone now"));
+            }
+            let place = Place { node, parent, index, ..Default::default() };
+            self.state.opened = step + 1;
+            self.state.inner.insert(step, Step { place: Some(Box::new(place)), ..Default::default() });
+            self.index.undos.insert(parent, step);
+            self.index.undoing = Some(step);
+            return Ok(());
+        }
         let around = self.get(parent).ok_or_else(|| damaged("inside a step that is not there"))?;
         if !matches!(around.phase, Phase::Open {}) || node as usize >= plan.nodes().len() {
             return Err(damaged("inside a step that is not open"));
@@ -368,6 +445,14 @@ impl Run {
             }
         }
         self.finish_step(plan, step, status, at);
+        let has_failed = matches!(status.outcome(), Some(Outcome::Failed | Outcome::TimedOut));
+        let is_unknown = || {
+            let failure = self.step(step).failure.as_deref();
+            self.node(plan, step).undo_if_unknown && failure.is_some_and(Failure::is_unknown_outcome)
+        };
+        if status.outcome() == Some(Outcome::Ok) || has_failed && is_unknown() {
+            self.note_undoable(plan, step);
+        }
         if let Some((of, index)) = self.iteration(step) {
             self.fold_iteration(plan, step, of, index);
         }
@@ -404,6 +489,11 @@ impl Run {
         }
         let mut inside = self.descendants(step);
         inside.insert(0, step);
+        // To undo one of them, the others are read: its templates name them.
+        let is_needed = |step: &u32| self.step(*step).done_with > 0 || self.state.called_off.contains_key(step);
+        if inside.iter().any(is_needed) {
+            return;
+        }
         let mut kept = BTreeSet::new();
         for step in inside.iter().rev() {
             let has_failed = matches!(self.step(*step).outcome(), Some(Outcome::Failed | Outcome::TimedOut));
@@ -472,6 +562,9 @@ impl Run {
         self.state.finished_at = Some(at);
         self.state.paused = None;
         self.state.queued = None;
+        for step in self.state.called_off.keys().copied().collect::<Vec<_>>() {
+            self.forget_called_off(step);
+        }
         for step in 0..self.state.steps.len() as u32 {
             if self.step(step).outcome().is_none() {
                 self.settle(plan, step, StepStatus::Cancelled, at);
@@ -531,6 +624,7 @@ impl Run {
             index.signal_waits.entry(name.to_owned()).or_default().insert(wait);
         }
         if has_settled {
+            self.index.undoing.take_if(|undo| *undo == step);
             self.tell(|planner, run| planner.settled(plan, run, step));
         } else if matches!(old, Phase::Pending {}) {
             self.tell(|planner, run| planner.begun(plan, run, step));
@@ -555,15 +649,32 @@ impl Run {
             if let Some((name, wait)) = signal_wait(self.node(plan, number), step, number) {
                 index.signal_waits.entry(name.to_owned()).or_default().insert(wait);
             }
-            if let Some(place) = &step.place {
-                let key = if self.iteration(number).is_some() { place.index } else { place.node };
-                index.children.insert((place.parent, key), number);
+            if step.done_with > 0 {
+                index.undoable.insert((step.done_with, number));
+            }
+            match &step.place {
+                Some(place) if plan.undoes(place.node).is_some() => {
+                    index.undos.insert(place.parent, number);
+                    if step.outcome().is_none() {
+                        index.undoing = Some(number);
+                    }
+                }
+                Some(place) => {
+                    let key = if self.iteration(number).is_some() { place.index } else { place.node };
+                    index.children.insert((place.parent, key), number);
+                }
+                None => {}
             }
         }
+        if !planted_bugs::is(Bug::UndoRepeated) {
+            index.undoable.retain(|(_, step)| !index.undos.contains_key(step));
+        }
+        let called_off = self.state.called_off.iter().filter(|(_, attempt)| attempt.until < Timestamp::NEVER);
+        index.timers.extend(called_off.map(|(step, attempt)| (attempt.until, *step)));
         self.index = index;
         let mut planner = plan.planner();
         match self.state.status {
-            RunStatus::Cancelling => planner.ended(),
+            RunStatus::Cancelling | RunStatus::Compensating => planner.ended(),
             _ => planner.rebuild(plan, self),
         }
         self.planner = Some(planner);

@@ -1,6 +1,6 @@
 //! What a run's events add up to, as snapshots store it.
 
-use crate::event::{Because, Callback, Failure, Origin, Queue, Response};
+use crate::event::{Because, Callback, EndAfterUndo, Failure, Origin, Queue, Response};
 use crate::expr::Seen;
 use crate::id::RunId;
 use crate::payload::Payload;
@@ -52,8 +52,24 @@ message! {
         22 since 2 => children: u32,
         /// Those that no step waits for and that are cancelled when this run ends.
         23 since 2 => closing: Vec<RunId>,
+        /// Set once the run undoes what it did: how it ends afterwards.
+        24 since 2 => compensating: Option<Box<EndAfterUndo>>,
+        /// Attempts that were called off and have not come to their end, by step. Only if a step can be undone: then
+        /// the run learns whether they did something.
+        25 since 2 => called_off: BTreeMap<u32, CalledOff>,
         /// What ended waits that have left the state, by step.
         28 since 2 => answered: BTreeMap<u32, AnsweredWait>,
+    }
+}
+
+message! {
+    /// An attempt that was called off.
+    pub struct CalledOff {
+        1 => attempt: u32,
+        /// What its report carries; 0 of one that waits for a child.
+        2 => fence: u64,
+        /// When it is given up: its lease or its own time limit has ended by then.
+        3 => until: Timestamp,
     }
 }
 
@@ -175,6 +191,9 @@ message! {
         27 since 2 => of_type: String,
         /// It failed, and what handled that has left the state with its iteration.
         32 since 2 => is_handled: bool,
+        /// Of a step that can be undone: the event with which it succeeded, or with which it became clear that nobody
+        /// knows whether it did.
+        28 since 2 => done_with: u64,
     }
 }
 

@@ -488,7 +488,7 @@ fn every_stored_input() -> Vec<Input> {
             lines: vec![LogLine { level: Level::Warning, message: "slow".into(), ..Default::default() }],
         },
         Input::Callback { step, body: Payload::sniff("paid"), digest: Bytes::from_static(&[0xab; 32]) },
-        Input::Cancel { actor: "ada".into(), reason: "done with it".into() },
+        Input::Cancel { actor: "ada".into(), reason: "done with it".into(), compensate: false },
     ];
     inputs.extend(results.into_iter().map(|result| Input::Finished { step, fence, result, digest }));
     inputs

@@ -16,6 +16,7 @@ use crate::step::{self, Lowered, ParsedStep};
 use crate::tree::TreeNode;
 use kernel::path::RawPath;
 use kernel::plan::{self, Group, Join, Link, Outcomes, Verdict};
+use kernel::run::UNDO_NAME;
 use kernel::template::Template;
 use needs::Needs;
 use paths::Paths;
@@ -40,13 +41,21 @@ pub(crate) fn lower(
     let scopes = Scopes::read(tasks, problems)?;
     let paths = Paths::new(&scopes);
     let mut nodes = Vec::with_capacity(scopes.count());
+    // What undoes a step is a node behind those of all groups.
+    let mut undos = Vec::new();
     for (number, scope) in scopes.all.iter().enumerate() {
         for (index, step) in scope.steps.iter().enumerate() {
             let resolve = |from: ReadFrom, raw: &RawPath<'_>| paths.resolve((number, index), from, raw);
-            let lowered = step.lower(&resolve, scope.groups[index], problems);
+            let mut lowered = step.lower(&resolve, scope.groups[index], problems);
+            undos.extend(lowered.undo.body.take().map(|undo| (nodes.len(), undo)));
             let node = node(step, scope.graph.needs(index), scope.first, lowered);
             nodes.push(plan::Node { group: number as u32, ..node });
         }
+    }
+    for (step, (body, retry)) in undos {
+        nodes[step].undo = Some(nodes.len() as u32);
+        let (key, group, body) = (UNDO_NAME.to_owned(), nodes[step].group, Some(body));
+        nodes.push(plan::Node { key, group, body, retry, ..Default::default() });
     }
     let output = output.and_then(|node| step::template(node, &mut |raw| paths.resolve_at_end(raw), problems));
     let steps: Vec<&ParsedStep<'_>> = scopes.all.iter().flat_map(|scope| &scope.steps).collect();
@@ -61,14 +70,28 @@ pub(crate) fn lower(
 }
 
 fn node(step: &ParsedStep<'_>, needs: &Needs, first: u32, lowered: Lowered) -> plan::Node {
-    let Lowered { guard, body, retry, allow_failure } = lowered;
+    let Lowered { guard, body, retry, allow_failure, undo } = lowered;
+    let (is_irreversible, is_not_compensatable) = (undo.is_irreversible, undo.is_not_compensatable);
+    let undo_if_unknown = undo.if_unknown;
     // R18–R20: without a condition, every need must have succeeded; with a condition, the condition alone decides. A
     // first-join waits for a success in any case.
     let on = if guard.is_some() && !needs.is_any { Outcomes::ANY } else { Outcomes::OK };
     let links = needs.of.iter().map(|from| Link { from: first + from, on, ..Default::default() }).collect();
     let join = if needs.is_any { Join::Any } else { Join::All };
     let key = step.name.to_owned();
-    plan::Node { key, links, join, guard, body, retry, allow_failure, ..Default::default() }
+    plan::Node {
+        key,
+        links,
+        join,
+        guard,
+        body,
+        retry,
+        allow_failure,
+        is_irreversible,
+        is_not_compensatable,
+        undo_if_unknown,
+        ..Default::default()
+    }
 }
 
 #[cfg(test)]

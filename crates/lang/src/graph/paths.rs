@@ -29,6 +29,8 @@ struct PathReader {
     step: Option<usize>,
     /// The loop whose iteration is about to begin: its scope, and its place there.
     repeats: Option<(usize, usize)>,
+    /// It undoes the step, and reads its result, too.
+    undoes: bool,
 }
 
 impl<'a, 't> Paths<'a, 't> {
@@ -38,13 +40,13 @@ impl<'a, 't> Paths<'a, 't> {
 
     /// Resolves a path of a step: its scope, and its place there.
     pub fn resolve(&self, at: (usize, usize), from: ReadFrom, raw: &RawPath<'_>) -> Result<Ref, Problem> {
-        let beside = PathReader { scope: at.0, step: Some(at.1), repeats: None };
+        let beside = PathReader { scope: at.0, step: Some(at.1), repeats: None, undoes: from == ReadFrom::Undo };
         self.read(
             match (from, self.scopes.inside(at)) {
-                (ReadFrom::Step, _) => beside,
+                (ReadFrom::Step | ReadFrom::Undo, _) => beside,
                 (ReadFrom::Iteration, _) => PathReader { repeats: Some(at), ..beside },
                 (ReadFrom::Inside, inside) => {
-                    inside.map_or(beside, |scope| PathReader { scope, step: None, repeats: None })
+                    inside.map_or(beside, |scope| PathReader { scope, step: None, ..beside })
                 }
             },
             raw,
@@ -53,7 +55,7 @@ impl<'a, 't> Paths<'a, 't> {
 
     /// Resolves a path that is read when all steps have ended.
     pub fn resolve_at_end(&self, raw: &RawPath<'_>) -> Result<Ref, Problem> {
-        self.read(PathReader { scope: 0, step: None, repeats: None }, raw)
+        self.read(PathReader { scope: 0, step: None, repeats: None, undoes: false }, raw)
     }
 
     fn read(&self, reader: PathReader, raw: &RawPath<'_>) -> Result<Ref, Problem> {
@@ -167,7 +169,8 @@ impl<'a, 't> Paths<'a, 't> {
             }
             let Some(reads) = reads else { return Ok(()) };
             let is_ancestor = self.scopes.all[at].graph.is_ancestor(place, reads);
-            return if is_ancestor { Ok(()) } else { Err(self.not_an_ancestor(reader, (at, reads), raw, step)) };
+            let is_undone = reader.undoes && at == reader.scope && reads == place as usize;
+            return if is_ancestor || is_undone { Ok(()) } else { Err(self.not_an_ancestor(reader, (at, reads), raw, step)) };
         }
         let group = self.scopes.step_around(scope).map_or("", |step| step.name);
         let message = format!("{} is inside of {}, and can only be read there", quoted(&step.name), quoted(group));

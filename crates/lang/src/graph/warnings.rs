@@ -1,16 +1,18 @@
-//! Conditions that probably do not mean what their author thinks. Both mistakes hide failures.
+//! What probably does not mean what its author thinks: conditions that hide failures, and irreversible steps whose failure
+//! undoes what came before them.
 
 use crate::codes;
 use crate::diagnostic::{Draft, Problems, quoted};
 use crate::step::{Kind, ParsedStep};
 use kernel::expr::{Expr, Op};
 use kernel::path::{Ref, Root, TaskField};
-use kernel::plan::Node;
+use kernel::plan::{Join, Node};
 use std::collections::BTreeMap;
 
 const BAD_ENDINGS: [&str; 3] = ["failed", "timeout", "template_error"];
 
 pub(super) fn check(steps: &[&ParsedStep<'_>], nodes: &[Node], problems: &mut Problems<'_>) {
+    check_irreversible(steps, nodes, problems);
     for (step, node) in steps.iter().zip(nodes) {
         let Some(expr) = node.guard.as_ref().and_then(|guard| guard.expr.as_ref()) else { continue };
         let Some(place) = step.fields.as_ref().and_then(|fields| fields.get("if")) else { continue };
@@ -33,6 +35,27 @@ pub(super) fn check(steps: &[&ParsedStep<'_>], nodes: &[Node], problems: &mut Pr
                 problems.warn(Draft::new(codes::TRUE_WHEN_SKIPPED, place.span.clone(), message).hint(hint));
             }
         }
+    }
+}
+
+/// When an irreversible step fails, nobody may know whether it did its work. If nothing handles that, the steps before it
+/// are undone, although it may have happened.
+fn check_irreversible(steps: &[&ParsedStep<'_>], nodes: &[Node], problems: &mut Problems<'_>) {
+    let is_handled = |of: u32| {
+        let needs = |node: &Node| node.links.iter().any(|link| link.from == of);
+        nodes.iter().any(|node| needs(node) && (node.guard.is_some() || node.join == Join::Any))
+    };
+    let is_undone = |node: &Node| node.undo.is_some();
+    for ((step, node), number) in steps.iter().zip(nodes).zip(0u32..) {
+        let can_fail = matches!(step.kind.map(|info| info.kind), Some(Kind::Http | Kind::Task | Kind::Subworkflow));
+        if !node.is_irreversible || !can_fail || node.allow_failure || is_handled(number) || !nodes.iter().any(is_undone) {
+            continue;
+        }
+        let Some(place) = step.fields.as_ref().and_then(|fields| fields.entry("irreversible")) else { continue };
+        let name = quoted(&node.key);
+        let message = format!("when {name} fails, other steps are undone, although {name} may have done its work");
+        let hint = format!("add a step with `needs: [{0}]` and `if: \"tasks.{0}.failed\"` that handles it", node.key);
+        problems.warn(Draft::new(codes::IRREVERSIBLE_UNHANDLED, place.key_span.clone(), message).hint(hint));
     }
 }
 
@@ -122,6 +145,24 @@ mod tests {
         ] {
             assert_eq!(warnings(fine), Vec::<String>::new(), "{fine}");
         }
+    }
+
+    #[test]
+    fn an_irreversible_step_whose_failure_nothing_handles_is_a_warning() {
+        let warnings = |handler: &str, capture: &str| -> Vec<String> {
+            let text = format!(
+                "name: w\ntasks:\n  reserve: {{ url: 'http://h/', compensate: {{ url: 'http://h/undo' }} }}\n  \
+                 capture: {{ url: 'http://h/', needs: [reserve], irreversible: true{capture} }}\n{handler}"
+            );
+            let compiled = compile(&read(text.as_bytes(), Syntax::Yaml).unwrap()).unwrap();
+            compiled.warnings.iter().map(|w| format!("{} at {}: {}", w.code, w.path, w.message)).collect()
+        };
+        let found = "irreversible_unhandled at tasks.capture.irreversible: when `capture` fails, other steps are undone, \
+                     although `capture` may have done its work";
+        assert_eq!(warnings("", ""), [found]);
+        assert_eq!(warnings("", ", allow_failure: true"), Vec::<String>::new());
+        let handler = "  look: { noop: {}, needs: [capture], if: tasks.capture.failed }\n";
+        assert_eq!(warnings(handler, ""), Vec::<String>::new());
     }
 
     #[test]

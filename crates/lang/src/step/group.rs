@@ -24,6 +24,8 @@ pub(crate) enum ReadFrom {
     Iteration,
     /// Inside of it, after its steps: its `output`.
     Inside,
+    /// Beside it, when it has ended and is undone: its `compensate`.
+    Undo,
 }
 
 /// Resolves the paths of one step.

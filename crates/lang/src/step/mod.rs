@@ -17,6 +17,7 @@ mod sleep;
 mod subworkflow;
 pub(crate) mod task;
 mod templates;
+mod undo;
 mod url;
 mod wait_for_signal;
 mod wait_for_webhook;
@@ -32,6 +33,7 @@ use group::{LoopNames, ReadFrom, ReadPath};
 use kernel::expr::{self, Expr};
 use kernel::path::{Problem, RawPath, Ref, Resolve};
 use kernel::plan::{Body, Guard, Retry};
+use undo::Undo;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -127,7 +129,8 @@ pub const LATER_KINDS: &[&str] =
     &["bash", "tool", "agent", "agent_message", "conditional", "parallel", "script", "wait"];
 
 /// Fields that every kind has. The form reads `needs`.
-const COMMON: &[&str] = &["needs", "if", "description", "allow_failure"];
+const COMMON: &[&str] =
+    &["needs", "if", "description", "allow_failure", "compensate", "compensatable", "compensate_on_unknown", "irreversible"];
 
 /// The kinds that have a field beside the one that identifies them.
 fn owners(field: &str) -> Vec<&'static KindInfo> {
@@ -143,8 +146,6 @@ fn kind_with(field: &str) -> Option<&'static KindInfo> {
 const STEP: Shape = Shape {
     known: &[],
     later: &[
-        "compensate",
-        "irreversible",
         "callback_url",
         "labels",
         "concurrency",
@@ -155,7 +156,6 @@ const STEP: Shape = Shape {
         "join",
         "queue",
         "cache",
-        "undo",
     ],
     synonyms: &[
         ("after", "needs"),
@@ -178,6 +178,9 @@ const STEP: Shape = Shape {
         ("key", "concurrency_key"),
         ("worker", "task"),
         ("payload", "input"),
+        ("undo", "compensate"),
+        ("compensation", "compensate"),
+        ("rollback", "compensate"),
     ],
 };
 
@@ -196,6 +199,7 @@ pub(crate) struct Lowered {
     pub body: Option<Body>,
     pub retry: Retry,
     pub allow_failure: bool,
+    pub undo: Undo,
 }
 
 impl<'t> ParsedStep<'t> {
@@ -229,29 +233,31 @@ impl<'t> ParsedStep<'t> {
     pub fn lower(&self, paths: &ReadPath<'_>, group: Option<u32>, problems: &mut Problems<'_>) -> Lowered {
         let scope: &mut Resolve<'_> = &mut |raw| paths(ReadFrom::Step, raw);
         let Some(fields) = &self.fields else {
-            return Lowered { guard: None, body: None, retry: retry::once(), allow_failure: false };
+            let (retry, undo) = (retry::once(), Undo::default());
+            return Lowered { guard: None, body: None, retry, allow_failure: false, undo };
         };
         fields.get("description").map(|node| fields::text(node, "description", problems));
         let allow_failure = fields.get("allow_failure").and_then(|n| fields::boolean(n, "allow_failure", problems));
         let guard = fields.get("if").and_then(|node| guard(node, scope, problems));
         let (mut body, mut policy) = (None, retry::once());
         if let Some((info, entry)) = self.kind.and_then(|info| Some((info, fields.entry(info.field)?))) {
-            self.check_fields(info, fields, problems);
+            self.check_fields(info, COMMON, fields, problems);
             if let Some(default) = info.retry {
                 policy = retry::read(fields, default(), problems);
             }
             let group = group.unwrap_or(0);
             body = (info.read)(&StepFields { name: self.name, info, entry, fields, paths, group }, problems);
         }
-        Lowered { guard, body, retry: policy, allow_failure: allow_failure.unwrap_or(false) }
+        let undo = Undo::read(self, paths, problems);
+        Lowered { guard, body, retry: policy, allow_failure: allow_failure.unwrap_or(false), undo }
     }
 
-    /// R3: each kind refuses the fields of another.
-    fn check_fields(&self, info: &KindInfo, fields: &Fields<'_>, problems: &mut Problems<'_>) {
+    /// R3: each kind refuses the fields of another. `common` are those that every kind has here.
+    fn check_fields(&self, info: &KindInfo, common: &[&str], fields: &Fields<'_>, problems: &mut Problems<'_>) {
         fields.check_spellings(problems);
         for entry in fields.iter() {
             let name = entry.name();
-            if COMMON.contains(&&*name) || info.beside.contains(&&*name) {
+            if common.contains(&&*name) || info.beside.contains(&&*name) {
                 continue;
             }
             // A second kind has been reported.
@@ -265,7 +271,7 @@ impl<'t> ParsedStep<'t> {
                     (codes::UNKNOWN_FIELD, format!("there is no field `{name}` beside `{}`", info.field))
                 }
                 [] => {
-                    STEP.refuse_among(&info.fields(), entry, problems);
+                    STEP.refuse_among(&info.fields(common), entry, problems);
                     continue;
                 }
                 owners => {
@@ -321,8 +327,8 @@ impl<'t> StepFields<'_, 't> {
 
 impl KindInfo {
     /// Fields to suggest from.
-    fn fields(&self) -> Vec<&'static str> {
-        [COMMON, &[self.field], self.beside].concat()
+    fn fields<'c>(&self, common: &[&'c str]) -> Vec<&'c str> {
+        [common, &[self.field], self.beside].concat()
     }
 
     /// Its name after `a` or `an`.

@@ -12,9 +12,11 @@ use kernel::plan::{Body, TaskBody};
 use kernel::template::{Part, Template};
 use kernel::time::Span;
 
+pub(super) const INPUT: &str = "input";
+
 /// The fields beside `task`.
 pub(super) const FIELDS: &[&str] =
-    &["input", "timeouts", "priority", "concurrency_key", "allow", "timeout", "retries", "retry"];
+    &[INPUT, "timeouts", "priority", "concurrency_key", "allow", "timeout", "retries", "retry"];
 
 const TYPE_MAX: usize = 200;
 const PRIORITY_MAX: i64 = 1_000_000;
@@ -74,7 +76,7 @@ pub(super) fn read(step: &StepFields<'_, '_>, problems: &mut Problems<'_>) -> Op
         None => type_of(step.value(), None, scope, problems),
     };
     let timeouts = timeouts(fields, problems);
-    let input = match fields.get("input") {
+    let input = match fields.get(INPUT) {
         Some(node) => templates::template(node, scope, problems),
         // The default is not the trigger body: a step lists what it passes on.
         None => Some(Template::literal(&serde_json::json!({}))),

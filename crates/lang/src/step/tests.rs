@@ -70,10 +70,10 @@ fn r3_each_kind_refuses_fields_of_another() {
          field_not_for_kind tasks.work.method: `method` belongs to http steps, `work` is a task step",
     );
     check(
-        "a: {url: 'https://h', metod: GET, depends_on: [b], compensate: {}}",
+        "a: {url: 'https://h', metod: GET, depends_on: [b], cache: {}}",
         "unknown_field tasks.a.metod: there is no field `metod` (did you mean `method`?)
          unknown_field tasks.a.depends_on: there is no field `depends_on` (write `needs`)
-         unsupported_setting tasks.a.compensate: `compensate` is not supported in this release (remove it: a setting that cannot be honoured is refused, not ignored)",
+         unsupported_setting tasks.a.cache: `cache` is not supported in this release (remove it: a setting that cannot be honoured is refused, not ignored)",
     );
 }
 
@@ -441,7 +441,7 @@ fn a_task_step_has_input_limits_priority_and_a_concurrency_key() {
         ("concurrency_key: '{{tasks.s.body}}'", "not_an_ancestor tasks.s.concurrency_key"),
         ("input: '{{nope.x}}'", "unknown_root tasks.s.input"),
         ("payload: {}", "unknown_field tasks.s.payload"),
-        ("compensate: {}", "unsupported_setting tasks.s.compensate"),
+        ("cache: {}", "unsupported_setting tasks.s.cache"),
     ] {
         check_step(&[(&format!("task: a.v1, {fields}"), expected)]);
     }

@@ -14,7 +14,7 @@ use api::{
 use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use engine::services::{NOTIFIER, Reading, RunHistory, StoredEvent, type_id};
+use engine::services::{CancelRun, NOTIFIER, Reading, RunHistory, StoredEvent, type_id};
 use engine::{Edition, Idempotency};
 use kernel::plan::Form;
 use kernel::{Answer as Judged, RunId, RunStatus, Span, WorkflowId};
@@ -368,9 +368,9 @@ pub async fn cancel_of_workflow(
 }
 
 async fn cancel_run(app: &App, run: RunId, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
-    let CancelRequest { actor, reason } = body::json::<Option<_>>(headers, body).await?.unwrap_or_default();
+    let CancelRequest { actor, reason, compensate } = body::json::<Option<_>>(headers, body).await?.unwrap_or_default();
     let [actor, reason] = notes([("actor", actor), ("reason", reason)])?;
-    let (judged, status) = app.engine.runs.cancel(app.org(), run, actor, reason).await?;
+    let (judged, status) = app.engine.runs.cancel(app.org(), run, CancelRun { actor, reason, compensate }).await?;
     status_response(run, (judged, status))
 }
 

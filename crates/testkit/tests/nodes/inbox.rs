@@ -22,7 +22,7 @@ fn row(run: RunId, n: u8, input: Input) -> InboxRow {
 }
 
 fn cancel() -> Input {
-    Input::Cancel { actor: "ada".into(), reason: "changed my mind".into() }
+    Input::Cancel { actor: "ada".into(), reason: "changed my mind".into(), compensate: false }
 }
 
 async fn answer(node: &Node, key: InboxKey) -> StoredAnswer {

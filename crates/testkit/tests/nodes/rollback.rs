@@ -45,7 +45,7 @@ async fn a_node_reports_a_store_rollback_and_continues_from_the_restored_data() 
         a.completes(run).await;
     }
     assert!(a.engine.runs.read(ORG, lost).await.unwrap().is_none());
-    let gone = a.engine.runs.cancel(ORG, lost, "me".into(), String::new()).await;
+    let gone = a.engine.runs.cancel(ORG, lost, CancelRun::plain("me", "")).await;
     assert!(matches!(gone, Err(engine::Error::NotFound(_))), "{gone:?}");
     a.start("wf").await;
     let checked = a.engine.check().await;

@@ -433,7 +433,7 @@ async fn a_task_cancelled_through_another_node_is_called_off_within_a_second() {
             );
         tokio::time::sleep(Duration::from_millis(100)).await;
         let sent = Instant::now();
-        b.engine.runs.cancel(ORG, run, "ada".into(), "enough".into()).await.unwrap();
+        b.engine.runs.cancel(ORG, run, CancelRun::plain("ada", "enough")).await.unwrap();
         let claimed = asked.await.unwrap().unwrap().claimed;
         assert_eq!(claimed.cancellations, [(run, None)]);
         assert!(sent.elapsed() < Duration::from_millis(1_000), "it took {:?}", sent.elapsed());

@@ -192,14 +192,17 @@ class AsyncClient(_Performer):
         return await self._perform(calls.tasks.result(ref, timeout, type))
 
     @overload
-    async def cancel(self, ref: Task[T], reason: Optional[str] = None) -> Task[T]: ...
+    async def cancel(self, ref: Task[T], reason: Optional[str] = None, compensate: bool = False) -> Task[T]: ...
     @overload
-    async def cancel(self, ref: Run, reason: Optional[str] = None) -> Run: ...
+    async def cancel(self, ref: Run, reason: Optional[str] = None, compensate: bool = False) -> Run: ...
     @overload
-    async def cancel(self, ref: str, reason: Optional[str] = None) -> Union[Task[Any], Run]: ...
-    async def cancel(self, ref: Ref, reason: Optional[str] = None) -> Any:
-        """Cancels a task or run. Repeating it is safe; raises `OnwardError` (409) if it has ended otherwise."""
-        return await self._perform(calls.tasks.cancel(ref, reason))
+    async def cancel(
+        self, ref: str, reason: Optional[str] = None, compensate: bool = False
+    ) -> Union[Task[Any], Run]: ...
+    async def cancel(self, ref: Ref, reason: Optional[str] = None, compensate: bool = False) -> Any:
+        """Cancels a task or run. With `compensate`, it first undoes what it did. Repeating it is safe; raises `OnwardError`
+        (409) if it has ended otherwise."""
+        return await self._perform(calls.tasks.cancel(ref, reason, compensate))
 
     @overload
     async def retry(self, ref: Task[T]) -> Task[T]: ...

@@ -195,14 +195,17 @@ class Client(_Performer):
         return self._perform(calls.tasks.result(ref, timeout, type))
 
     @overload
-    def cancel(self, ref: Task[T], reason: Optional[str] = None) -> Task[T]: ...
+    def cancel(self, ref: Task[T], reason: Optional[str] = None, compensate: bool = False) -> Task[T]: ...
     @overload
-    def cancel(self, ref: Run, reason: Optional[str] = None) -> Run: ...
+    def cancel(self, ref: Run, reason: Optional[str] = None, compensate: bool = False) -> Run: ...
     @overload
-    def cancel(self, ref: str, reason: Optional[str] = None) -> Union[Task[Any], Run]: ...
-    def cancel(self, ref: Ref, reason: Optional[str] = None) -> Any:
-        """Cancels a task or run. Repeating it is safe; raises `OnwardError` (409) if it has ended otherwise."""
-        return self._perform(calls.tasks.cancel(ref, reason))
+    def cancel(
+        self, ref: str, reason: Optional[str] = None, compensate: bool = False
+    ) -> Union[Task[Any], Run]: ...
+    def cancel(self, ref: Ref, reason: Optional[str] = None, compensate: bool = False) -> Any:
+        """Cancels a task or run. With `compensate`, it first undoes what it did. Repeating it is safe; raises `OnwardError`
+        (409) if it has ended otherwise."""
+        return self._perform(calls.tasks.cancel(ref, reason, compensate))
 
     @overload
     def retry(self, ref: Task[T]) -> Task[T]: ...

@@ -3,7 +3,7 @@
 use super::super::outbox::NOTIFIER;
 use super::super::replay::Edition;
 use super::super::run_queries::{Reading, UnreadableRun};
-use super::super::runs::{Idempotency, StartedRun};
+use super::super::runs::{CancelRun, Idempotency, StartedRun};
 use super::task_types::type_id;
 use super::{TaskKey, Tasks};
 use crate::error::Error;
@@ -247,7 +247,7 @@ impl Tasks {
         if key.step.is_some() {
             return Err(Error::RunOpen("a step of a run cannot be deleted; delete or cancel its run".into()));
         }
-        self.runs.cancel(org, key.run, actor, "deleted".into()).await?;
+        self.runs.cancel(org, key.run, CancelRun::plain(actor, "deleted")).await?;
         let hidden = self.core.store.hide(org, key.run, self.core.now()).await;
         match self.core.written(hidden)? {
             Erased::Done => Ok(()),
@@ -302,7 +302,7 @@ impl Tasks {
                 let actor = actor.to_owned();
                 let result = match action {
                     Bulk::Cancel => {
-                        let cancelled = self.runs.cancel(org, task.key.run, actor, String::new()).await;
+                        let cancelled = self.runs.cancel(org, task.key.run, CancelRun::plain(actor, "")).await;
                         cancelled.and_then(|(answer, _)| match answer {
                             Answer::Applied => Ok(()),
                             _ => Err(Error::TaskState(status)),

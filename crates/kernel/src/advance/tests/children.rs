@@ -173,7 +173,7 @@ fn m19_children_that_close_with_their_parent_are_cancelled_at_every_end_of_it() 
     story.answers("z=200");
     assert_eq!(story.run.status(), RunStatus::Completed);
     let inputs = story.inputs_for_others();
-    assert!(matches!(inputs.as_slice(), [(to, Input::ParentClosed { parent })] if *to == id && *parent == story.id));
+    assert!(matches!(inputs.as_slice(), [(to, Input::ParentClosed { parent, .. })] if *to == id && *parent == story.id));
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn m19_a_cancelled_run_ends_when_its_children_have() {
     let groups = &[("", "a@sleep; g@group"), ("g", "c@child=bill; b@sleep; d@child=ship")];
     let mut story = Story::nested(groups, json!({}));
     let children: Vec<RunId> = story.children().into_iter().map(|(id, _)| id).collect();
-    let cancel = || Input::Cancel { actor: "ada".into(), reason: "wrong order".into() };
+    let cancel = || Input::Cancel { actor: "ada".into(), reason: "wrong order".into(), compensate: false };
     assert_eq!(story.give(cancel()), Answer::Applied);
     assert_eq!(story.statuses(), "a=cancelled g=running g/c=waiting g/b=cancelled g/d=waiting run=cancelling");
     let told: Vec<RunId> = story.inputs_for_others().into_iter().map(|(to, _)| to).collect();
@@ -225,7 +225,7 @@ fn m19_a_result_that_arrives_while_the_run_is_being_cancelled_is_late() {
 #[test]
 fn m19_a_run_that_is_being_cancelled_ends_whatever_its_child_returns() {
     let mut story = Story::of("c@child=bill");
-    story.give(Input::Cancel { actor: "ada".into(), reason: String::new() });
+    story.give(Input::Cancel { actor: "ada".into(), reason: String::new(), compensate: false });
     let output = Some(Payload { len: STATE_MAX, ..Payload::json("1") });
     let outcome = Box::new(ChildOutcome { status: RunStatus::Completed, output, ..Default::default() });
     assert_eq!(story.give(Input::ChildEnded { step: 0, attempt: 1, outcome }), Answer::Applied);
@@ -235,7 +235,7 @@ fn m19_a_run_that_is_being_cancelled_ends_whatever_its_child_returns() {
 #[test]
 fn m19_a_run_that_is_being_cancelled_does_not_wait_beyond_its_expiry() {
     let mut story = Story::of("c@child=bill");
-    story.give(Input::Cancel { actor: "ada".into(), reason: String::new() });
+    story.give(Input::Cancel { actor: "ada".into(), reason: String::new(), compensate: false });
     assert_eq!(story.run.status(), RunStatus::Cancelling);
     story.after("30d");
     assert_eq!(story.run.status(), RunStatus::Cancelled);
@@ -287,8 +287,8 @@ fn m19_a_detached_child_says_that_it_exists_and_not_how_it_ended() {
 #[test]
 fn m19_only_the_parent_closes_a_child() {
     let mut story = child(false);
-    assert_eq!(story.give(Input::ParentClosed { parent: RunId([4; 16]) }), Answer::Unknown);
-    assert_eq!(story.give(Input::ParentClosed { parent: RunId([3; 16]) }), Answer::Applied);
+    assert_eq!(story.give(Input::ParentClosed { parent: RunId([4; 16]), compensate: false }), Answer::Unknown);
+    assert_eq!(story.give(Input::ParentClosed { parent: RunId([3; 16]), compensate: false }), Answer::Applied);
     assert_eq!(story.run.status(), RunStatus::Cancelled);
     assert_eq!(story.run.state.cancel_reason, "parent_closed");
 }

@@ -270,7 +270,7 @@ fn p10_decision_13_a_result_after_cancel_is_recorded_once_and_changes_nothing() 
 #[test]
 fn a_claim_that_is_cancelled_in_the_same_advance_gets_no_task() {
     let mut story = Story::of("a@task");
-    let cancel = Input::Cancel { actor: "ada".into(), reason: String::new() };
+    let cancel = Input::Cancel { actor: "ada".into(), reason: String::new(), compensate: false };
     let answers = story.give_all(vec![Input::Claim { step: 0, offer: offer("w1") }, cancel]);
     assert_eq!(answers, [Answer::Applied, Answer::Applied]);
     assert!(story.assignments.is_empty() && story.aborted.is_empty(), "no worker heard of it");
@@ -279,7 +279,7 @@ fn a_claim_that_is_cancelled_in_the_same_advance_gets_no_task() {
 /// Two inputs in one advance have the same effect as in two advances.
 #[test]
 fn decision_13_a_cancel_right_after_the_last_result_is_too_late() {
-    let cancel = || Input::Cancel { actor: "ada".into(), reason: String::new() };
+    let cancel = || Input::Cancel { actor: "ada".into(), reason: String::new(), compensate: false };
     let finished = |fence| Input::Finished { step: 0, fence, result: done(json!(1)), digest: 11 };
     let mut story = Story::of_plan(plain(|_, _| {}));
     let fence = story.claimed("task");

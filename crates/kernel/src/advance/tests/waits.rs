@@ -329,7 +329,7 @@ fn a_pause_step_ends_when_it_is_resumed_or_times_out() {
 #[test]
 fn waits_end_with_their_run() {
     let mut story = Story::of("a@signal=go; b@approval=ok?; c@pause");
-    story.give(Input::Cancel { actor: "ada".into(), reason: String::new() });
+    story.give(Input::Cancel { actor: "ada".into(), reason: String::new(), compensate: false });
     assert_eq!(story.statuses(), "a=cancelled b=cancelled c=cancelled run=cancelled");
     assert_eq!(story.give(decide(Some(1), Decision::Approved, "ada")), Answer::Gone);
     let resume = Input::Continue { step: Some(2), actor: "ada".into() };

@@ -110,9 +110,10 @@ def stream_path(ref: Ref) -> Steps[str]:
     return f"/runs/{quote(ref.run_id if isinstance(ref, Task) else id_of(ref), safe='')}/stream"
 
 
-def cancel(ref: Ref, reason: Optional[str] = None) -> Steps[Any]:
-    """Cancels a task or run. Repeating it is safe; raises `OnwardError` (409) if it has ended otherwise."""
-    yield from send("POST", f"{path_of(ref)}/cancel", given(reason=reason))
+def cancel(ref: Ref, reason: Optional[str] = None, compensate: bool = False) -> Steps[Any]:
+    """Cancels a task or run. With `compensate`, it first undoes what it did. Repeating it is safe; raises `OnwardError` (409)
+    if it has ended otherwise."""
+    yield from send("POST", f"{path_of(ref)}/cancel", given(reason=reason, compensate=compensate or None))
     return (yield from get(ref))
 
 
