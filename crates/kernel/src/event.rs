@@ -196,6 +196,20 @@ choice! {
             4 => failure: Option<Failure>,
             5 => digest: u64,
         },
+        /// An operator decides about the step; what follows from that comes next.
+        46 since 2 => Overridden { 1 => step: u32, 2 => verb: Override, 3 => actor: String, 4 => reason: String },
+    }
+}
+
+names! {
+    /// What an operator can decide about a step that has not settled.
+    pub enum Override {
+        /// It is skipped.
+        Skip = 1 "skip",
+        /// It succeeds with a given result.
+        Result = 2 "result",
+        /// What it waits for is due now.
+        RunNow = 3 "run_now",
     }
 }
 
@@ -382,6 +396,8 @@ choice! {
         1 => Condition { 1 => seen: Vec<Seen> },
         /// These needs did not succeed.
         2 => Needs { 1 => steps: Vec<u32> },
+        /// An operator skipped it.
+        3 since 2 => Operator { 1 => actor: String, 2 => reason: String },
     }
 }
 
@@ -428,6 +444,8 @@ words! {
         StepTimeout = "step.timeout",
         /// The step was skipped; `data.reason` is `condition_false` or `needs_not_successful`.
         StepSkipped = "step.skipped",
+        /// An operator, `actor`, decided about the step: `data.verb` is `skip`, `result` or `run_now`.
+        StepOverridden = "step.overridden",
         /// The run ended before the step did.
         StepCancelled = "step.cancelled",
         /// A worker saved its progress, or it is alive, which is recorded at most once a minute or when it reports through another node.
@@ -508,6 +526,7 @@ impl Event {
             Event::Failed { .. } => EventType::StepFailed,
             Event::TimedOut { .. } => EventType::StepTimeout,
             Event::Skipped { .. } => EventType::StepSkipped,
+            Event::Overridden { .. } => EventType::StepOverridden,
             Event::Cancelled { .. } => EventType::StepCancelled,
             Event::TimerSet { .. } => EventType::TimerSet,
             Event::WaitOpened { .. } | Event::Paused { .. } => EventType::WaitOpened,
@@ -572,6 +591,7 @@ impl Event {
             | Event::ChildStarted { step, .. }
             | Event::ChildEnded { step, .. }
             | Event::Returned { step, .. }
+            | Event::Overridden { step, .. }
             | Event::Logged { step, .. } => Some(*step),
             Event::RunFailed { step, .. } => *step,
             Event::Created { .. }

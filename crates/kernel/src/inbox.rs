@@ -6,8 +6,8 @@
 //! The kind of a row says which message its body is. A new kind of row gets a number in [`InboxKind`] and a message of
 //! its own here.
 
-use crate::advance::{Answer, ApprovalDecision, IncomingSignal, Input, TaskResult};
-use crate::event::{Failure, LogLine, Pair, Parent};
+use crate::advance::{Answer, ApprovalDecision, IncomingSignal, Input, StepOverride, TaskResult};
+use crate::event::{Failure, LogLine, Override, Pair, Parent};
 use crate::id::RunId;
 use crate::payload::Payload;
 use crate::plan::Decision;
@@ -57,6 +57,9 @@ choice! {
         15 since 2 => CancelAndUndo { 1 => actor: String, 2 => reason: String },
         /// Like `ParentClosed`, and what the run did is undone.
         16 since 2 => ParentUndone { 1 => parent: RunId },
+        17 since 2 => Override {
+            1 => step: u32, 2 => verb: Override, 3 => body: Option<Payload>, 4 => actor: String, 5 => reason: String,
+        },
     }
 }
 
@@ -168,6 +171,10 @@ impl StoredInput {
                 StoredInput::Decide { step, decision, actor, comment, shown }
             }
             Input::Continue { step, actor } => StoredInput::Continue { step, actor },
+            Input::Override { step, decision } => {
+                let StepOverride { verb, body, actor, reason } = *decision;
+                StoredInput::Override { step, verb, body, actor, reason }
+            }
             Input::ChildBegan { step, attempt } => StoredInput::ChildBegan { step, attempt },
             Input::ChildEnded { step, attempt, outcome } => {
                 StoredInput::ChildEnded { step, attempt, outcome: Some(*outcome) }
@@ -213,6 +220,9 @@ impl StoredInput {
                 Input::Decide { step, verdict: ApprovalDecision { decision, actor, comment, shown } }
             }
             StoredInput::Continue { step, actor } => Input::Continue { step, actor },
+            StoredInput::Override { step, verb, body, actor, reason } => {
+                Input::Override { step, decision: Box::new(StepOverride { verb, body, actor, reason }) }
+            }
             StoredInput::ChildBegan { step, attempt } => Input::ChildBegan { step, attempt },
             StoredInput::ChildEnded { step, attempt, outcome } => {
                 let outcome = Box::new(outcome.ok_or(Error::Malformed("input"))?);

@@ -28,6 +28,11 @@ impl RunStatus {
         }
     }
 
+    /// Whether tasks of a run with this status may wait for workers.
+    pub fn may_have_tasks(self) -> bool {
+        matches!(self, RunStatus::Running | RunStatus::Compensating)
+    }
+
     /// Whether a run with this status may be evicted from memory: an input or a timer row will wake it.
     pub fn is_evicted(self) -> bool {
         matches!(self, RunStatus::Waiting | RunStatus::Pending | RunStatus::Cancelling)

@@ -20,6 +20,11 @@ fn order(upstream: &Upstream) {
     upstream.on("/ship", [status(400)]);
 }
 
+/// An answer that is held until it is released.
+fn held() -> Act {
+    Act::Held(Box::new(json(200, json!({}))))
+}
+
 /// The paths of the requests that undo something, in order.
 fn undone(upstream: &Upstream) -> Vec<String> {
     let paths = upstream.effects().into_iter().map(|effect| effect.path);
@@ -165,7 +170,7 @@ both:
 #[test]
 fn m26_a_cancellation_undoes_when_it_asks_for_it_and_is_not_cut_short() {
     let upstream = Upstream::start();
-    upstream.on("/undo", [Act::Hang]);
+    upstream.on("/undo", [held()]);
     let server = Server::start();
     let steps = upstream.fill("a: { noop: {} }\nb: { url: $UP/do, compensate: { url: $UP/undo } }\nc: { needs: [b], wait_for_signal: { name: go } }");
     let name = server.workflow(&steps);
@@ -197,7 +202,7 @@ fn m26_a_cancellation_undoes_when_it_asks_for_it_and_is_not_cut_short() {
 fn m26_a_failure_cannot_be_turned_into_a_cancellation_while_it_is_undone() {
     let upstream = Upstream::start();
     order(&upstream);
-    upstream.on("/void", [Act::Hang]);
+    upstream.on("/void", [held()]);
     let server = Server::start();
     let run = server.trigger(&server.workflow(&upstream.fill(ORDER)), &json!({}));
     upstream.wait_for("/void", 1);

@@ -69,7 +69,7 @@ impl LiveRun {
         let state = &self.run.state;
         let status = state.status;
         let plan = &self.version.plan;
-        let waits_for_workers = matches!(status, RunStatus::Running | RunStatus::Compensating)
+        let waits_for_workers = status.may_have_tasks()
             && self.run.claimable(plan).next().is_some()
             && self.run.waits_for_others(plan);
         let waits_in_undo = status == RunStatus::Compensating && self.run.is_idle();

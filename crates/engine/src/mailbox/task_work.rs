@@ -272,7 +272,7 @@ pub(super) fn restore_tasks<T>(
     now: Timestamp,
 ) -> Vec<Input> {
     let tasks = live.tasks(org, run);
-    if task_queue.is_shared() || live.row.evicted && live.row.status == kernel::RunStatus::Running {
+    if task_queue.is_shared() || live.row.evicted && live.row.status.may_have_tasks() {
         live.stored.clone_from(&tasks);
     }
     for ready_row in &tasks {

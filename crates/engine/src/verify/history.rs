@@ -7,7 +7,7 @@
 use super::Code;
 use super::run::{Case, context};
 use kernel::advance::{ParsedBodies, View, unhandled_in_group};
-use kernel::event::{Because, Failure, Queue};
+use kernel::event::{Because, Failure, Override, Queue};
 use kernel::payload::Payloads;
 use kernel::plan::{Body, Guard, Join, Link, Node, OnError};
 use kernel::run::{Phase, Run, WaitKind};
@@ -249,6 +249,12 @@ fn check_step_event(case: &mut Case<'_>, moment: &EventInContext<'_>, name: &str
             case.say_step(Code::StartedTwice, step, format!("`{name}` while the step is {}", state.status()));
             return Ok(false);
         }
+        // What an operator decided follows at once.
+        (phase, Event::Overridden { .. }) => {
+            return Ok(!matches!(phase, Phase::Done { .. }) && !moment.later.is_empty());
+        }
+        (_, Event::Skipped { because: Because::Operator { .. }, .. }) => state.overridden == Some(Override::Skip),
+        (_, Event::Succeeded { .. }) if state.overridden == Some(Override::Result) => true,
         // An attempt that was called off with its step comes to its end.
         (Phase::Done { .. }, Event::Returned { attempt, .. } | Event::ChildEnded { attempt, .. })
             if run.state.called_off.get(&step).is_some_and(|called_off| called_off.attempt == *attempt) =>
@@ -327,6 +333,7 @@ fn check_step_event(case: &mut Case<'_>, moment: &EventInContext<'_>, name: &str
             | Event::Logged { .. }
             | Event::Kept { .. },
         ) => true,
+        (Phase::Sleeping { .. }, Event::Woken { .. }) if state.overridden == Some(Override::RunNow) => true,
         (Phase::Sleeping { until: due }, Event::Woken { .. })
         | (Phase::Waiting { deadline: due }, Event::TimedOut { .. }) => {
             not_before(case, Some(step), *at, *due);
@@ -384,9 +391,9 @@ fn check_step_event(case: &mut Case<'_>, moment: &EventInContext<'_>, name: &str
             Event::Cancelled { .. },
         ) => {
             let around: Vec<u32> = std::iter::successors(run.parent(step), |step| run.parent(*step)).collect();
-            moment.later.iter().any(|event| match event {
+            let is_ending = matches!(run.status(), RunStatus::Cancelling | RunStatus::Compensating);
+            is_ending || moment.later.iter().any(|event| match event {
                 Event::RunCancelled { .. } | Event::RunTimeout {} => true,
-                _ if matches!(run.status(), RunStatus::Cancelling | RunStatus::Compensating) => true,
                 Event::Failed { step, .. } | Event::Cancelled { step } => around.contains(step),
                 _ => false,
             })

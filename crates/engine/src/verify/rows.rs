@@ -68,7 +68,8 @@ fn is_evicted(case: &Case<'_>, run: &Run) -> bool {
 /// evicted run would never be woken.
 fn may_be_evicted(run: &Run, plan: &Plan) -> bool {
     let waits_outside = run.waits_for_others(plan) && run.claimable(plan).next().is_some();
-    run.status().is_evicted() || run.status() == RunStatus::Running && waits_outside
+    let waits_in_undo = run.status() == RunStatus::Compensating && run.is_idle();
+    run.status().is_evicted() || waits_in_undo || run.status().may_have_tasks() && waits_outside
 }
 
 /// The row is written whenever the status changes or the run is evicted, so all columns but the last record's position
@@ -127,7 +128,7 @@ fn timers(case: &mut Case<'_>, folded: &Folded) {
 fn ready(case: &mut Case<'_>, plan: &Plan, folded: &Folded) {
     let (stored, run) = (case.stored, &folded.run);
     let is_shared = !case.inspection.has_single_writer();
-    let has_rows = is_shared || is_evicted(case, run) && run.status() == RunStatus::Running;
+    let has_rows = is_shared || is_evicted(case, run) && run.status().may_have_tasks();
     let mut wanted: Vec<ReadyRow> = Vec::new();
     for ReadyTask { step, name, key, priority } in run.ready_tasks(plan).filter(|_| has_rows) {
         let queue = QueueKey { org: stored.row.org, name, key };

@@ -10,6 +10,7 @@
 
 mod children;
 mod concurrency_and_notifications;
+mod overrides;
 mod results;
 mod start;
 mod tasks;
@@ -23,6 +24,7 @@ mod tests;
 pub use crate::planner::{FailedSteps, failed_steps, unhandled_in_group, unhandled_steps};
 pub use children::{CALL_DEPTH_MAX, OutgoingRow};
 pub use concurrency_and_notifications::{concurrency_group, notifications};
+pub use overrides::StepOverride;
 pub use results::{TaskResult, is_expected};
 pub(crate) use start::over_size_failure;
 pub use start::{HeldBack, NextRequest, Request, Stop, Work};
@@ -64,6 +66,11 @@ pub enum Input {
     RetryNow {
         step: Option<u32>,
         actor: String,
+    },
+    /// An operator decides about a step.
+    Override {
+        step: u32,
+        decision: Box<StepOverride>,
     },
     /// The executor that holds `fence` reports how an attempt ended. The report of a worker has a digest, so
     /// that the worker can safely repeat it.
@@ -386,10 +393,14 @@ impl AdvanceState<'_> {
         self.run.state.seq > 0 && !self.run.is_terminal()
     }
 
-    /// Whether no input from outside can change what the run does: it has ended, or ends.
+    /// Whether nothing but the end of its children can change the run.
     fn is_closed(&self) -> bool {
-        let is_ending = matches!(self.run.status(), RunStatus::Cancelling | RunStatus::Compensating);
-        self.run.is_terminal() || is_ending
+        self.run.is_terminal() || self.run.status() == RunStatus::Cancelling
+    }
+
+    /// Whether no signal and no decision can change what the run does: it has ended, or is about to.
+    fn is_ending(&self) -> bool {
+        self.is_closed() || self.run.status() == RunStatus::Compensating
     }
 
     fn input(&mut self, input: Input) -> Answer {
@@ -402,6 +413,7 @@ impl AdvanceState<'_> {
             Input::Heartbeat { step, fence, progress } => self.heartbeat(step, fence, progress),
             Input::StillAlive { step, fence } => self.still_alive(step, fence),
             Input::Log { step, fence, lines } => self.log(step, fence, lines),
+            Input::Override { step, decision } => self.override_step(step, *decision),
             Input::Lost { step, fence } => self.lost(step, fence),
             Input::Callback { step, body, digest } => self.callback(step, body, digest),
             Input::Signal(signal) => self.signal(*signal),
@@ -413,11 +425,11 @@ impl AdvanceState<'_> {
             Input::ParentClosed { parent, compensate } => self.parent_closed(parent, compensate),
             // An undo can be paused, and retried at once.
             Input::Pause { .. } | Input::Resume { .. } | Input::RetryNow { .. }
-                if self.is_closed() && self.run.status() != RunStatus::Compensating =>
+                if self.is_closed() =>
             {
                 Answer::Ended(self.run.status())
             }
-            Input::Admit if self.is_closed() => Answer::Ended(self.run.status()),
+            Input::Admit if self.is_ending() => Answer::Ended(self.run.status()),
             Input::Admit => match self.run.state.queued {
                 Some(Queue::Limit | Queue::WorkflowPaused) => self.applied(Event::Admitted {}),
                 // A run that waits for its start time is admitted by its timer alone.

@@ -185,10 +185,15 @@ impl AdvanceState<'_> {
                 Phase::Child {} => self.open_child(step).into_iter().for_each(|child| self.close_child(child)),
             }
             self.emit(Event::Cancelled { step });
-            if !was_dispatched && let Some(attempt) = self.run.state.called_off.get(&step) {
-                let (attempt, response, failure) = (attempt.attempt, None, None);
-                self.emit(Event::Returned { step, attempt, response, failure, digest: 0 });
-            }
+            self.note_unsent(step, was_dispatched);
+        }
+    }
+
+    /// An attempt that was called off before it was dispatched has come to its end.
+    pub(super) fn note_unsent(&mut self, step: u32, was_dispatched: bool) {
+        let called_off = self.run.state.called_off.get(&step).filter(|_| !was_dispatched);
+        if let Some(attempt) = called_off.map(|called_off| called_off.attempt) {
+            self.emit(Event::Returned { step, attempt, response: None, failure: None, digest: 0 });
         }
     }
 

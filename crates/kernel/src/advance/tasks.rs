@@ -231,6 +231,7 @@ impl AdvanceState<'_> {
         let Some(state) = self.run.get(step) else { return self.answer_without_step(step, Answer::Stale) };
         match state.phase {
             Phase::Leased { fence: current, .. } if current == fence || ignore_fence => Answer::Applied,
+            _ if self.called_off(step, fence).is_some() => Answer::Ended(self.run.status()),
             _ if self.is_closed() && state.fence == fence => Answer::Ended(self.run.status()),
             _ => Answer::Stale,
         }

@@ -6,6 +6,7 @@ mod children;
 mod holding;
 mod host_backoff;
 mod nesting;
+mod overrides;
 mod past;
 mod payloads;
 mod planners;

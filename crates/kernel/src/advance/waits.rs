@@ -101,7 +101,7 @@ impl AdvanceState<'_> {
         if let Some(earlier) = self.run.signal_fingerprint(&key) {
             return if *earlier == fingerprint { Answer::Repeated } else { Answer::Conflict };
         }
-        if self.is_closed() {
+        if self.is_ending() {
             return Answer::Ended(self.run.status());
         }
         if self.run.state.signals.len() >= SIGNALS_MAX {

@@ -4,7 +4,7 @@ use super::{
     AnsweredWait, ApprovalRequest, CalledOff, ChildLink, Index, Iteration, Iterations, LastReport, LoadError, Pause,
     Phase, Place, Run, Signal, SignalKey, Step, WaitKind,
 };
-use crate::event::{Callback, Event, Failure, Origin, Response};
+use crate::event::{Callback, Event, Failure, Origin, Override, Response};
 use crate::expr::Seen;
 use crate::payload::Payload;
 use crate::plan::{Body, Node, Plan};
@@ -161,9 +161,18 @@ impl Run {
                 self.settle(plan, *step, StepStatus::Cancelled, at);
                 self.keep_called_off(*step, attempt);
             }
+            Event::Overridden { step, verb, .. } => {
+                if *verb != Override::RunNow {
+                    let attempt = self.attempt_called_off(plan, *step, at);
+                    self.keep_called_off(*step, attempt);
+                }
+                self.step_mut(*step).overridden = Some(*verb);
+            }
             Event::Returned { step, response, failure, digest, .. } => {
                 self.forget_called_off(*step);
-                self.set_response(*step, response.as_ref());
+                // What an operator decided stays.
+                let is_cancelled = self.step(*step).status() == StepStatus::Cancelled;
+                self.set_response(*step, response.as_ref().filter(|_| is_cancelled));
                 let undo_if_unknown = self.node(plan, *step).undo_if_unknown;
                 let is_unknown = failure.as_ref().is_some_and(Failure::is_unknown_outcome);
                 let state = self.step_mut(*step);
@@ -598,11 +607,15 @@ impl Run {
         let signal_wait = signal_wait(node, state, step);
         let ended_wait = matches!(old, Phase::Waiting { .. }).then_some((state.opened, step));
         let has_settled = matches!(state.phase, Phase::Done { .. }) && !matches!(old, Phase::Done { .. });
+        let called_off = self.state.called_off.get(&step).map(|attempt| attempt.until);
+        let called_off = called_off.filter(|until| *until < Timestamp::NEVER);
         let index = &mut self.index;
         if due != due_before {
             due_before.map(|due| index.timers.remove(&(due, step)));
             due.map(|due| index.timers.insert((due, step)));
         }
+        // The timer of an attempt that was called off can be at the same time.
+        index.timers.extend(called_off.map(|until| (until, step)));
         index.active = index.active + u32::from(is_active) - u32::from(old.is_active());
         match is_ready {
             true => index.ready.insert(step),

@@ -1,6 +1,6 @@
 //! What a run's events add up to, as snapshots store it.
 
-use crate::event::{Because, Callback, EndAfterUndo, Failure, Origin, Queue, Response};
+use crate::event::{Because, Callback, EndAfterUndo, Failure, Origin, Override, Queue, Response};
 use crate::expr::Seen;
 use crate::id::RunId;
 use crate::payload::Payload;
@@ -189,11 +189,13 @@ message! {
         26 since 2 => child: Option<Box<ChildLink>>,
         /// The type of the task, if a template formed it.
         27 since 2 => of_type: String,
-        /// It failed, and what handled that has left the state with its iteration.
-        32 since 2 => is_handled: bool,
         /// Of a step that can be undone: the event with which it succeeded, or with which it became clear that nobody
         /// knows whether it did.
         28 since 2 => done_with: u64,
+        /// An operator decided how it ends.
+        30 since 2 => overridden: Option<Override>,
+        /// It failed, and what handled that has left the state with its iteration.
+        32 since 2 => is_handled: bool,
     }
 }
 

@@ -5,8 +5,10 @@
 
 use crate::{check, every_event, given, golden, pair, seen, unhex};
 use bytes::Bytes;
-use kernel::advance::{ApprovalDecision, IncomingSignal};
-use kernel::event::{Event, Failure, Origin, Parent, Record, StepPlace, TriggerKind};
+use kernel::advance::{ApprovalDecision, IncomingSignal, StepOverride};
+use kernel::event::{
+    Because, EndAfterUndo, Event, Failure, Origin, Override, Parent, Record, Response, StepPlace, TriggerKind,
+};
 use kernel::expr::Expr;
 use kernel::inbox::{self, AnswerKind, ChildOutcome, StartChild, StoredAnswer, StoredInput};
 use kernel::message;
@@ -16,7 +18,7 @@ use kernel::plan::{
     OnParentClose, Outcomes, Repeat, Retry, TaskBody, Verdict,
 };
 use kernel::run::{
-    ApprovalRequest, ChildLink, Iteration, Iterations, LastReport, Phase, Place, Signal, SignalKey, State, Step,
+    AnsweredWait, ApprovalRequest, CalledOff, ChildLink, Iteration, Iterations, LastReport, Phase, Place, Signal, SignalKey, State, Step,
 };
 use kernel::template::{Part, Template, TemplateEntry};
 use kernel::wire::{self, Message, Raw, Reader};
@@ -81,6 +83,7 @@ fn parent() -> Parent {
         workflow: "order".into(),
         depth: 4,
         is_detached: true,
+        spent: 6,
         ..Default::default()
     }
 }
@@ -141,9 +144,36 @@ fn events() -> Vec<Event> {
             is_closed_with_parent: true,
             seen: seen(),
         },
-        Event::ChildEnded { step, attempt, child, status: Some(RunStatus::Timeout) },
+        Event::ChildEnded {
+            step,
+            attempt,
+            child,
+            status: Some(RunStatus::Timeout),
+            never_began: true,
+            descendants: 4,
+        },
         Event::RunCancelling { actor: "ada".into(), reason: "done with it".into() },
+        Event::RunCompensating { end: Box::new(end()) },
+        Event::Returned { step, attempt, response: Some(response()), failure: Some(failure()), digest: 9 },
+        Event::Overridden { step, verb: Override::Result, actor: "ada".into(), reason: "stuck".into() },
     ]
+}
+
+/// How a run ends that undoes what it did.
+fn end() -> EndAfterUndo {
+    EndAfterUndo {
+        status: RunStatus::Cancelled,
+        failure: Some(failure()),
+        step: Some(3),
+        actor: "ada".into(),
+        reason: "done with it".into(),
+        undoes_children: true,
+        ..Default::default()
+    }
+}
+
+fn response() -> Response {
+    Response { status_code: Some(200), body: Some(Payload::json("7")), took: Span(5), ..Default::default() }
 }
 
 fn record() -> Record {
@@ -153,7 +183,17 @@ fn record() -> Record {
     events.extend([
         Event::Created { origin: Box::new(origin()) },
         Event::ApprovalDecided { step, decision: Decision::Approved, actor: String::new(), comment: String::new() },
-        Event::ChildEnded { step, attempt, child: RunId([6; 16]), status: None },
+        Event::ChildEnded {
+            step,
+            attempt,
+            child: RunId([6; 16]),
+            status: None,
+            never_began: false,
+            descendants: 0,
+        },
+        Event::Skipped { step, because: Because::Operator { actor: "ada".into(), reason: "stuck".into() } },
+        Event::Overridden { step, verb: Override::Skip, actor: String::new(), reason: String::new() },
+        Event::Overridden { step, verb: Override::RunNow, actor: String::new(), reason: String::new() },
         Event::LoopStarted { step, seen: Vec::new(), count: None, pages: Default::default() },
         Event::Scheduled { step, attempt, seen: seen(), key: "customer-7".into(), of_type: of_type.clone() },
         Event::Leased {
@@ -182,6 +222,7 @@ fn m3_i41_records_of_format_2_are_read() {
     assert_every_field("Record", std::slice::from_ref(&record));
     assert_every_field("StepPlace", &record.inner.values().cloned().collect::<Vec<_>>());
     assert_every_field("Parent", &[parent()]);
+    assert_every_field("EndAfterUndo", &[end()]);
     assert_eq!(Record::open(&bytes), Ok(record));
 }
 
@@ -245,6 +286,7 @@ fn state() -> State {
     calls.child = Some(Box::new(child));
     asked.approval = Some(Box::new(approval));
     task.of_type = "mail.fr".into();
+    (task.done_with, task.overridden, task.is_handled) = (44, Some(Override::Skip), true);
     (task.slot, task.key_slot, task.is_forced) = (3, 1, true);
     let open = Step { phase: Phase::Open {}, iterations: Some(Box::new(iterations)), ..Default::default() };
     let signal = Signal { number: 43, name: "paid".into(), body: Payload::json("7"), ..Default::default() };
@@ -269,8 +311,20 @@ fn state() -> State {
         signal_keys: vec![signal_key],
         children: 9,
         closing: vec![RunId([7; 16]), RunId([8; 16])],
+        compensating: Some(Box::new(end())),
+        called_off: [(300, called_off())].into(),
+        answered: [(7, answered())].into(),
         ..Default::default()
     }
+}
+
+fn answered() -> AnsweredWait {
+    let (digest, decision) = (Bytes::from_static(&[0xdd; 32]), Some(Decision::Denied));
+    AnsweredWait { digest, decision, is_resumed: true, ..Default::default() }
+}
+
+fn called_off() -> CalledOff {
+    CalledOff { attempt: 2, fence: 40, until: AT, ..Default::default() }
 }
 
 /// The state of a snapshot that an earlier release wrote.
@@ -302,6 +356,8 @@ fn m3_i41_snapshots_of_format_2_are_read() {
     );
     let asked: Vec<ApprovalRequest> = inner.iter().filter_map(|step| step.approval.as_deref().cloned()).collect();
     assert_every_field("ApprovalRequest", &asked);
+    assert_every_field("CalledOff", &[called_off()]);
+    assert_every_field("AnsweredWait", &[answered()]);
     assert_every_field("Signal", &state.signals);
     assert_every_field("SignalKey", &state.signal_keys);
     assert_every_field("LastReport", &state.reports.values().cloned().collect::<Vec<_>>());
@@ -407,6 +463,9 @@ fn layout() -> Layout {
         ..Default::default()
     };
     let mut nodes: Vec<Node> = bodies.map(node).into();
+    nodes[8].undo = Some(9);
+    (nodes[8].is_irreversible, nodes[8].is_not_compensatable, nodes[8].undo_if_unknown) = (true, true, true);
+    nodes.push(node((3, kernel::run::UNDO_NAME, Body::Noop {})));
     nodes[8].join = Join::Any;
     nodes[8].links = vec![link(5), link(7)];
     nodes[8].allow_failure = true;
@@ -475,7 +534,18 @@ fn inputs() -> Vec<Input> {
         Input::Continue { step: Some(step), actor: "grace".into() },
         Input::ChildBegan { step, attempt },
         Input::ChildEnded { step, attempt, outcome: Box::new(outcome()) },
-        Input::ParentClosed { parent: RunId([5; 16]) },
+        Input::ParentClosed { parent: RunId([5; 16]), compensate: false },
+        Input::Cancel { actor: "ada".into(), reason: "done with it".into(), compensate: true },
+        Input::ParentClosed { parent: RunId([5; 16]), compensate: true },
+        Input::Override {
+            step,
+            decision: Box::new(StepOverride {
+                verb: Override::Result,
+                body: Some(Payload::json("7")),
+                actor: "ada".into(),
+                reason: "stuck".into(),
+            }),
+        },
         Input::Decide { step: None, verdict: verdict(Decision::Approved) },
         Input::Continue { step: None, actor: String::new() },
         Input::ChildEnded { step, attempt, outcome: Box::default() },
@@ -488,6 +558,8 @@ fn outcome() -> ChildOutcome {
         output: Some(Payload::json(r#"{"paid":false}"#)),
         failure: Some(failure()),
         is_refused: true,
+        never_began: true,
+        descendants: 4,
         ..Default::default()
     }
 }
@@ -504,7 +576,7 @@ fn m3_i41_inbox_rows_of_format_2_are_read() {
         ..Default::default()
     };
     let stored: Vec<StoredInput> = inputs().into_iter().map(|input| StoredInput::of(input).expect("stored")).collect();
-    stored[..6].iter().for_each(assert_full);
+    stored[..9].iter().for_each(assert_full);
     // Numbers 1 to 8 are of format 1.
     assert_every_variant("StoredInput", &stored, &[1, 2, 3, 4, 5, 6, 7, 8]);
     assert_every_field("StartChild", std::slice::from_ref(&start));
