@@ -150,6 +150,8 @@ codes! {
     UnsupportedMediaType = 415 "unsupported_media_type",
     /// No step of the run waits for this: an approval, or to be resumed.
     NotWaiting = 409 "not_waiting",
+    /// The step has settled, or is in a state in which this has no meaning.
+    StepSettled = 409 "step_settled",
     /// Several steps of the run wait for this; the request must name one.
     StepRequired = 409 "step_required",
     /// The approval was decided otherwise before.

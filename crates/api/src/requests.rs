@@ -23,6 +23,42 @@ pub struct CancelRequest {
     pub compensate: bool,
 }
 
+/// Decides about a step of an open run.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OverrideRequest {
+    /// The person or program that decides, for the history.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub actor: String,
+    /// Why, for the history.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub reason: String,
+    /// Change nothing, and answer what would follow.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dry_run: bool,
+}
+
+/// Gives the result of a step of an open run.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ResultRequest {
+    /// What the step has as its body.
+    pub result: Value,
+    /// The person or program that decides, for the history.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub actor: String,
+    /// Why, for the history.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub reason: String,
+    /// Change nothing, and answer what would follow.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dry_run: bool,
+}
+
 /// Pauses a run, a workflow or a task type.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

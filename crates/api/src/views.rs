@@ -214,6 +214,23 @@ pub struct UndoneStepView {
     pub error: Option<FailureView>,
 }
 
+/// What was decided about a step, or what a decision would lead to.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct OverriddenView {
+    pub run_id: String,
+    pub step: String,
+    /// The status of the run; absent for a dry run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::run_status")]
+    pub status: Option<Word>,
+    /// Of a dry run: the steps that would start at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub would_run: Option<Vec<String>>,
+    /// Of a dry run: those of them that ran before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub would_repeat: Option<Vec<String>>,
+}
+
 /// The pause of a run or a workflow.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PauseView {

@@ -2,8 +2,9 @@
 
 use crate::{Client, Error, Events, RequestBuilder, Result, segment};
 use api::{
-    CancelRequest, EventView, ExplainView, Page, PauseRequest, ReplayRequest, ReplayVersion, ReplayedView,
-    RetryRequest, RunDiffView, RunStatusView, RunSummary, RunView, StepView,
+    CancelRequest, EventView, ExplainView, OverriddenView, OverrideRequest, Page, PauseRequest, ReplayRequest,
+    ReplayVersion, ReplayedView, ResultRequest, RetryRequest, RunDiffView, RunStatusView, RunSummary, RunView,
+    StepView,
 };
 use reqwest::Method;
 use serde::de::DeserializeOwned;
@@ -124,6 +125,21 @@ impl Client {
         self.data(RequestBuilder::post(format!("/runs/{}/retry", segment(run))).json(request)).await
     }
 
+    /// Skips a step of an open run. Like the two below, it changes nothing with `dry_run`, and says what would follow.
+    pub async fn skip_step(&self, run: &str, step: &str, request: &OverrideRequest) -> Result<OverriddenView> {
+        self.data(RequestBuilder::post(step_path(run, step, "skip")).json(request)).await
+    }
+
+    /// Lets a step of an open run succeed with a result.
+    pub async fn set_step_result(&self, run: &str, step: &str, request: &ResultRequest) -> Result<OverriddenView> {
+        self.data(RequestBuilder::post(step_path(run, step, "result")).json(request)).await
+    }
+
+    /// Ends the sleep of a step, or the time before its next attempt.
+    pub async fn run_step_now(&self, run: &str, step: &str, request: &OverrideRequest) -> Result<OverriddenView> {
+        self.data(RequestBuilder::post(step_path(run, step, "run-now")).json(request)).await
+    }
+
     /// Starts a new run with the same input, on the same version or on the current one.
     pub async fn replay(&self, run: &str, version: ReplayVersion) -> Result<ReplayedView> {
         self.data(RequestBuilder::post(format!("/runs/{}/replay", segment(run))).json(&ReplayRequest { version })).await
@@ -133,4 +149,8 @@ impl Client {
     pub async fn delete_run(&self, run: &str) -> Result<()> {
         self.data::<Value>(RequestBuilder::new(Method::DELETE, format!("/runs/{}", segment(run)))).await.map(drop)
     }
+}
+
+fn step_path(run: &str, step: &str, verb: &str) -> String {
+    format!("/runs/{}/steps/{}/{verb}", segment(run), segment(step))
 }

@@ -635,6 +635,10 @@ impl Case<'_> {
                         format!("`{key}` was skipped: it runs only if its needs succeed, and {}", words.join(" and "));
                     (Reason::SkippedByNeeds, summary)
                 }
+                Some(Because::Operator { actor, reason }) => {
+                    add(json!({ "by": actor, "reason": reason }));
+                    (Reason::Skipped, format!("`{key}` was skipped{}", paused_by(actor, reason)))
+                }
                 Some(Because::Unknown { .. }) | None => (Reason::Skipped, format!("`{key}` was skipped")),
             },
             // A step that is done never has these statuses.

@@ -24,6 +24,7 @@ pub mod engine_loop;
 pub mod id_generator;
 mod input_check;
 pub mod outbox;
+mod overrides;
 mod pause;
 pub mod replay;
 mod reply_channel;
@@ -43,6 +44,7 @@ pub mod workflow_edits;
 pub mod workflows;
 
 pub use outbox::{NOTIFIER, NOTIFIER_NAME, RETRY_EVERY, idempotency};
+pub use overrides::Rehearsal;
 pub use run_history::RunHistory;
 pub use run_queries::{Reading, Recovery, StoredEvent, UnreadableRun};
 pub use runs::{CancelRun, StartedRun};

@@ -509,7 +509,8 @@ impl Plan {
             }
         }
         let known = layout.nodes.iter().map(|node| node.body.is_some() && !wire::Value::is_newer(node)).collect();
-        let plan = Plan { layout, dependents, around, undoes, can_undo, known, planner: || Box::<GraphPlanner>::default() };
+        let plan =
+            Plan { layout, dependents, around, undoes, can_undo, known, planner: || Box::<GraphPlanner>::default() };
         if plan.is_acyclic() { Ok(plan) } else { Err("the links form a cycle") }
     }
 

@@ -40,8 +40,8 @@ mod fold;
 mod state;
 
 pub use state::{
-    AnsweredWait, ApprovalRequest, CalledOff, ChildLink, Iteration, Iterations, LastReport, Pause, Phase, Place, Signal,
-    SignalKey, State, Step,
+    AnsweredWait, ApprovalRequest, CalledOff, ChildLink, Iteration, Iterations, LastReport, Pause, Phase, Place,
+    Signal, SignalKey, State, Step,
 };
 
 names! {

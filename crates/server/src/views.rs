@@ -9,8 +9,7 @@ use crate::Refusal;
 use api::{
     ActionView, ApprovalStepView, CauseView, ChildView, DeliveryView, EventView, ExplainView, FailureView, ParentView,
     PauseView, RecoveryView, RunSummary, RunView, SkipView, StepView, TriggerDetail, TriggerView, UndoneStepView,
-    UnreadableView, WaitingView,
-    WorkflowView, rfc3339,
+    UnreadableView, WaitingView, WorkflowView, rfc3339,
 };
 use engine::Engine;
 use engine::explain::Explanation;
@@ -434,6 +433,7 @@ fn skip(reading: &Reading, node: &Node, because: &Because) -> SkipView {
                     .collect(),
             ),
         },
+        Because::Operator { .. } => SkipView { reason: "operator".into(), condition: None, saw: None, steps: None },
         Because::Unknown { .. } => SkipView { reason: "unknown".into(), condition: None, saw: None, steps: None },
     }
 }
@@ -464,6 +464,7 @@ pub fn event(plan: &Plan, stored: &StoredEvent) -> EventView {
         | Event::RetryDue { actor, .. } => Some(actor),
         Event::Created { origin } => Some(&origin.actor),
         Event::RunCompensating { end } => Some(&end.actor),
+        Event::Overridden { actor, .. } => Some(actor),
         _ => None,
     };
     let actor = actor.filter(|actor| !actor.is_empty()).cloned();
@@ -518,6 +519,7 @@ fn data(plan: &Plan, stored: &StoredEvent) -> Value {
                 let steps: Vec<Cow<'_, str>> = steps.iter().map(|step| stored.key(plan, *step)).collect();
                 json!({ "reason": "needs_not_successful", "steps": steps })
             }
+            Because::Operator { actor, reason } => json!({ "reason": "operator", "by": actor, "note": reason }),
             Because::Unknown { .. } => json!({}),
         },
         Event::TimerSet { at, .. } => json!({ "wake_at": rfc3339(*at) }),
@@ -544,6 +546,7 @@ fn data(plan: &Plan, stored: &StoredEvent) -> Value {
         Event::Returned { response: r, failure: f, .. } => {
             json!({ "response": r.as_ref().map(response), "error": f.as_ref().map(failure) })
         }
+        Event::Overridden { verb, reason, .. } => json!({ "verb": verb.as_str(), "reason": reason }),
         Event::RunCompensating { end } => {
             let step = end.step.map(|step| stored.key(plan, step));
             json!({ "status": end.status.as_str(), "error": end.failure.as_ref().map(failure), "step": step })

@@ -5,14 +5,32 @@ use super::table::{fields, list, table};
 use super::workflows::WorkflowArgument;
 use super::{CommandContext, Connection, Failure, Outcome, PageOptions, follow, trigger};
 use api::{
-    CancelRequest, DecidedView, DecisionRequest, EventRefView, ExplainView, PauseRequest, RecoveryView, ReplayVersion,
-    ResumeRunRequest, RetryRequest, RunDiffView, RunMomentView, RunStatusView, RunSummary, RunView, StepChangeView,
-    StepMomentView, StepView, UndoneStepView,
+    CancelRequest, DecidedView, DecisionRequest, EventRefView, ExplainView, OverriddenView, OverrideRequest,
+    PauseRequest, RecoveryView, ReplayVersion, ResultRequest, ResumeRunRequest, RetryRequest, RunDiffView,
+    RunMomentView, RunStatusView, RunSummary, RunView, StepChangeView, StepMomentView, StepView, UndoneStepView,
 };
 use client::RunQuery;
 use kernel::plan::Form;
 use serde_json::{Value, json};
 use std::process::ExitCode;
+
+#[derive(clap::Args)]
+pub struct OverrideArguments {
+    #[command(flatten)]
+    by: WorkflowArgument,
+    /// Why, for the history
+    #[arg(long, default_value_t)]
+    reason: String,
+    /// Change nothing, and print what would follow
+    #[arg(long)]
+    dry_run: bool,
+}
+
+impl OverrideArguments {
+    fn request(self) -> OverrideRequest {
+        OverrideRequest { actor: self.by.actor, reason: self.reason, dry_run: self.dry_run }
+    }
+}
 
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -152,6 +170,30 @@ enum Verb {
         #[command(flatten)]
         by: WorkflowArgument,
     },
+    /// Skip a step of an open run; what needs it follows
+    Skip {
+        run: String,
+        step: String,
+        #[command(flatten)]
+        decision: OverrideArguments,
+    },
+    /// Let a step of an open run succeed with a result
+    SetResult {
+        run: String,
+        step: String,
+        /// What the step has as its body: JSON, `@file`, or `-` for standard input
+        #[arg(value_name = "JSON")]
+        result: String,
+        #[command(flatten)]
+        decision: OverrideArguments,
+    },
+    /// End the sleep of a step, or the time before its next attempt
+    RunNow {
+        run: String,
+        step: String,
+        #[command(flatten)]
+        decision: OverrideArguments,
+    },
     /// Start a new run with the same input
     Replay {
         run: String,
@@ -257,6 +299,20 @@ async fn act(asking: &CommandContext, verb: Verb) -> Outcome {
         Verb::Reject { run, decision } => asking.print(&client.reject(&run, &decision.into()).await?, decided),
         Verb::Retry { run, step, by } => {
             asking.print(&client.retry(&run, &RetryRequest { actor: by.actor, step }).await?, status)
+        }
+        Verb::Skip { run, step, decision } => {
+            asking.print(&client.skip_step(&run, &step, &decision.request()).await?, overridden)
+        }
+        Verb::SetResult { run, step, result, decision } => {
+            let bytes = trigger::read(&result)?;
+            let result = serde_json::from_slice(&bytes)
+                .map_err(|error| Failure::Usage(format!("the result is not JSON: {error}")))?;
+            let OverrideRequest { actor, reason, dry_run } = decision.request();
+            let request = ResultRequest { result, actor, reason, dry_run };
+            asking.print(&client.set_step_result(&run, &step, &request).await?, overridden)
+        }
+        Verb::RunNow { run, step, decision } => {
+            asking.print(&client.run_step_now(&run, &step, &decision.request()).await?, overridden)
         }
         Verb::Replay { run, latest, follow: is_followed } => {
             let version = if latest { ReplayVersion::Latest } else { ReplayVersion::Pinned };
@@ -396,6 +452,19 @@ fn changes(diff: &RunDiffView) -> String {
         text.push_str(&format!("and {more} more steps\n"));
     }
     text
+}
+
+/// What was decided about a step, or what would follow.
+fn overridden(view: &OverriddenView) -> String {
+    let list = |steps: &Option<Vec<String>>| steps.as_ref().map(|steps| steps.join(", ")).unwrap_or_default();
+    match &view.status {
+        Some(status) => format!("{} of {} is decided, the run is {status}", view.step, view.run_id),
+        None => {
+            let (starts, repeats) = (list(&view.would_run), list(&view.would_repeat));
+            let or_none = |text: &str| if text.is_empty() { "nothing".to_owned() } else { text.to_owned() };
+            format!("would start: {}; of these ran before: {}", or_none(&starts), or_none(&repeats))
+        }
+    }
 }
 
 /// What was undone, in order, what could not be, and what is left.

@@ -121,8 +121,7 @@ fn a_limit_holds_for_a_type_that_data_chose_also_after_a_restart() {
         server.workflow("make: { task: \"invoice.{{trigger.body}}.v1\", allow: [invoice.de.v1, invoice.fr.v1] }");
     let runs = [(); 2].map(|()| server.trigger(&workflow, &json!("de")));
     let claim = |server: &Server| {
-        let request =
-            json!({ "worker_id": "w", "types": ["invoice.de.v1"], "max": 10, "lease": "1h", "wait": "0s" });
+        let request = json!({ "worker_id": "w", "types": ["invoice.de.v1"], "max": 10, "lease": "1h", "wait": "0s" });
         server.claim_with(&request)
     };
     let [first] = <[Claimed; 1]>::try_from(claim(&server)).unwrap_or_else(|all| panic!("{} tasks", all.len()));

@@ -54,7 +54,10 @@ fn m25_s26_s28_completed_steps_are_undone_in_reverse_order_and_the_result_is_sho
     upstream.on("/void", [status(503), json(200, json!({ "void": true }))]);
     upstream.on("/refund", [status(400)]);
     let server = Server::start();
-    let name = server.workflow(&upstream.fill(ORDER).replace("compensate: { url: ", "compensate: { retry: { max_attempts: 2, backoff: { type: fixed, min: 1ms } }, url: "));
+    let name = server.workflow(&upstream.fill(ORDER).replace(
+        "compensate: { url: ",
+        "compensate: { retry: { max_attempts: 2, backoff: { type: fixed, min: 1ms } }, url: ",
+    ));
     let path = format!("/api/v1/workflows/{name}/trigger?callback_url={}", upstream.fill("$UP/ended"));
     let run = server.post(&path, &json!({ "order": 7 })).data(201)["run_id"].as_str().expect("an id").to_owned();
     let view = server.finished(&run);
@@ -152,7 +155,11 @@ both:
     });
     assert_eq!(view["recovery"]["steps"], json!([]), "not beside an attempt at work");
     let why = explain(&server, &run);
-    assert_eq!((&why["reason"], &why["details"]["waits_for"]), (&json!("compensating"), &json!(["both/slow"])), "{why:#}");
+    assert_eq!(
+        (&why["reason"], &why["details"]["waits_for"]),
+        (&json!("compensating"), &json!(["both/slow"])),
+        "{why:#}"
+    );
     assert_eq!(slow.complete(json!({ "id": "s" })).status, 200, "its result counts: it must be undone, too");
     let undo = server.claim_one("w", "undo.v1");
     let input = &undo.view["input"];
@@ -191,7 +198,11 @@ fn m26_a_cancellation_undoes_when_it_asks_for_it_and_is_not_cut_short() {
     let why = eventually("the pause holds the end of the run", || {
         Some(explain(&server, &runs[1])).filter(|why| why["details"]["step"].is_null())
     });
-    assert_eq!((&why["reason"], &why["next_actions"][0]["action"]), (&json!("compensating"), &json!("resume")), "{why:#}");
+    assert_eq!(
+        (&why["reason"], &why["next_actions"][0]["action"]),
+        (&json!("compensating"), &json!("resume")),
+        "{why:#}"
+    );
     server.post(&path("resume"), &json!({ "actor": "ada" })).data(200);
     let view = server.finished(&runs[1]);
     assert_eq!((&view["status"], &view["recovery"]["status"]), (&json!("cancelled"), &json!("completed")), "{view:#}");
@@ -243,9 +254,8 @@ fn m19_m26_a_cancellation_that_undoes_goes_down_to_the_children_first() {
 fn m26_an_attempt_with_an_unknown_outcome_is_undone_if_the_step_says_so() {
     let server = Server::with_virtual_clock();
     for (setting, undos) in [("", 0), (", compensate_on_unknown: true", 1)] {
-        let name = server.workflow(&format!(
-            "a: {{ task: a.v1, retry: never, compensate: {{ task: undo.v1 }}{setting} }}"
-        ));
+        let name =
+            server.workflow(&format!("a: {{ task: a.v1, retry: never, compensate: {{ task: undo.v1 }}{setting} }}"));
         let run = server.trigger(&name, &json!({}));
         server.claim_one("w", "a.v1");
         server.advance("2m");
@@ -253,7 +263,10 @@ fn m26_an_attempt_with_an_unknown_outcome_is_undone_if_the_step_says_so() {
             server.claim_one("w", "undo.v1").complete(json!({}));
         }
         let view = server.finished(&run);
-        assert_eq!((&view["status"], &view["tasks"]["a"]["error"]["code"]), (&json!("failed"), &json!("outcome_unknown")));
+        assert_eq!(
+            (&view["status"], &view["tasks"]["a"]["error"]["code"]),
+            (&json!("failed"), &json!("outcome_unknown"))
+        );
         assert_eq!(view["recovery"]["steps"].as_array().map_or(0, Vec::len), undos, "{view:#}");
     }
     server.verify();

@@ -51,7 +51,8 @@ impl<T> Mailbox<T> {
         self.admit(restored.admitted);
         self.supersede(restored.superseded);
         for (org, run) in restored.refused {
-            let input = Input::Cancel { actor: "onward".into(), reason: Queue::Limit.as_str().into(), compensate: false };
+            let input =
+                Input::Cancel { actor: "onward".into(), reason: Queue::Limit.as_str().into(), compensate: false };
             self.push(org, run, QueuedInput::internal(input));
         }
     }

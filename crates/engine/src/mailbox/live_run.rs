@@ -69,11 +69,12 @@ impl LiveRun {
         let state = &self.run.state;
         let status = state.status;
         let plan = &self.version.plan;
-        let waits_for_workers = status.may_have_tasks()
-            && self.run.claimable(plan).next().is_some()
-            && self.run.waits_for_others(plan);
+        let waits_for_workers =
+            status.may_have_tasks() && self.run.claimable(plan).next().is_some() && self.run.waits_for_others(plan);
         let waits_in_undo = status == RunStatus::Compensating && self.run.is_idle();
-        let evicted = status.is_evicted() || waits_in_undo || waits_for_workers && (policy != EvictPolicy::No || self.row.evicted);
+        let evicted = status.is_evicted()
+            || waits_in_undo
+            || waits_for_workers && (policy != EvictPolicy::No || self.row.evicted);
         let wake = self.run.next_due().filter(|_| evicted);
         let leaves = evicted || status.is_terminal();
         let is_changed = status != self.row.status || evicted != self.row.evicted;

@@ -378,12 +378,7 @@ impl Runs {
         Ok(Started { run, workflow, status: row.status, started_at: row.created_at, deduplicated: true })
     }
 
-    pub async fn cancel(
-        &self,
-        org: OrgId,
-        run: RunId,
-        cancel: CancelRun,
-    ) -> Result<(Answer, RunStatus), Error> {
+    pub async fn cancel(&self, org: OrgId, run: RunId, cancel: CancelRun) -> Result<(Answer, RunStatus), Error> {
         let CancelRun { actor, reason, compensate } = cancel;
         self.give(org, run, Input::Cancel { actor, reason, compensate }).await
     }

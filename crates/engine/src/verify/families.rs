@@ -106,9 +106,7 @@ pub(super) fn check(case: &mut Case<'_>, families: &mut Families, folded: &Folde
             _ => {}
         }
         let is_open = match relative.status {
-            Some(status) => {
-                !status.is_terminal() && !matches!(status, RunStatus::Cancelling | RunStatus::Compensating)
-            }
+            Some(status) => !status.is_terminal() && !matches!(status, RunStatus::Cancelling | RunStatus::Compensating),
             None => is_requested,
         };
         if is_open && must_be_closed(run, *child, *started) && !is_told_of_close(&relative, id) {

@@ -392,11 +392,12 @@ fn check_step_event(case: &mut Case<'_>, moment: &EventInContext<'_>, name: &str
         ) => {
             let around: Vec<u32> = std::iter::successors(run.parent(step), |step| run.parent(*step)).collect();
             let is_ending = matches!(run.status(), RunStatus::Cancelling | RunStatus::Compensating);
-            is_ending || moment.later.iter().any(|event| match event {
-                Event::RunCancelled { .. } | Event::RunTimeout {} => true,
-                Event::Failed { step, .. } | Event::Cancelled { step } => around.contains(step),
-                _ => false,
-            })
+            is_ending
+                || moment.later.iter().any(|event| match event {
+                    Event::RunCancelled { .. } | Event::RunTimeout {} => true,
+                    Event::Failed { step, .. } | Event::Cancelled { step } => around.contains(step),
+                    _ => false,
+                })
         }
         _ => false,
     };

@@ -285,6 +285,7 @@ fn payloads(event: &Event) -> Vec<&Payload> {
         Event::SignalReceived { body, .. } => vec![body],
         Event::ApprovalRequested { items, .. } => items.iter().collect(),
         Event::RunFinished { output } => vec![output],
+        Event::Returned { response, .. } => response.iter().flat_map(|response| &response.body).collect(),
         _ => Vec::new(),
     }
 }

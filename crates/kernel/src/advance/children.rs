@@ -287,10 +287,13 @@ impl AdvanceState<'_> {
 
     pub(super) fn close_child(&mut self, child: RunId) {
         let parent = self.context.run;
-        self.give(child, match self.closes_children_by() {
-            ClosedBy::Cancel => StoredInput::ParentClosed { parent },
-            ClosedBy::Undo => StoredInput::ParentUndone { parent },
-        });
+        self.give(
+            child,
+            match self.closes_children_by() {
+                ClosedBy::Cancel => StoredInput::ParentClosed { parent },
+                ClosedBy::Undo => StoredInput::ParentUndone { parent },
+            },
+        );
     }
 
     /// M19: the parent has ended, or no longer needs the result.

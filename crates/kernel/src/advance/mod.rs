@@ -424,9 +424,7 @@ impl AdvanceState<'_> {
             Input::ChildEnded { step, attempt, outcome } => self.child_ended(step, attempt, *outcome),
             Input::ParentClosed { parent, compensate } => self.parent_closed(parent, compensate),
             // An undo can be paused, and retried at once.
-            Input::Pause { .. } | Input::Resume { .. } | Input::RetryNow { .. }
-                if self.is_closed() =>
-            {
+            Input::Pause { .. } | Input::Resume { .. } | Input::RetryNow { .. } if self.is_closed() => {
                 Answer::Ended(self.run.status())
             }
             Input::Admit if self.is_ending() => Answer::Ended(self.run.status()),

@@ -43,8 +43,10 @@ impl AdvanceState<'_> {
     /// Calls off what is at work and ends the run, after undoing what it did and what that may still turn out to do.
     /// `awaits_children` lets the runs that it started undo first what they did.
     pub(super) fn stop_and_end(&mut self, end: EndAfterUndo, awaits_children: bool) {
-        let is_at_work = |phase: &Phase| matches!(phase, Phase::Running { .. } | Phase::Leased { .. } | Phase::Child {});
-        let may_be_undone = |step: u32| is_at_work(&self.run.step(step).phase) && self.run.node(self.plan, step).undo.is_some();
+        let is_at_work =
+            |phase: &Phase| matches!(phase, Phase::Running { .. } | Phase::Leased { .. } | Phase::Child {});
+        let may_be_undone =
+            |step: u32| is_at_work(&self.run.step(step).phase) && self.run.node(self.plan, step).undo.is_some();
         let waits = awaits_children && self.open_children().next().is_some();
         if waits || self.must_undo() || self.run.steps().any(|(step, _)| may_be_undone(step)) {
             // First the event: from it on, the run keeps what it calls off.
@@ -99,7 +101,8 @@ impl AdvanceState<'_> {
         let (response, failure) = match result {
             TaskResult::Done { body, took } => (Some(Response { body, took, ..Default::default() }), None),
             TaskResult::Response { status, headers, body, took, .. } if is_expected(status, expected) => {
-                let response = Response { status_code: Some(status), headers, body: Some(body), took, ..Default::default() };
+                let response =
+                    Response { status_code: Some(status), headers, body: Some(body), took, ..Default::default() };
                 (Some(response), None)
             }
             TaskResult::Response { status, .. } => {

@@ -68,10 +68,8 @@ impl AdvanceState<'_> {
         };
         let Some(state) = self.run.get(step) else {
             let earlier = self.run.state.answered.get(&step).filter(|earlier| !earlier.digest.is_empty());
-            return earlier.map_or_else(
-                || self.answer_without_step(step, Answer::Gone),
-                |earlier| repeated(&earlier.digest),
-            );
+            return earlier
+                .map_or_else(|| self.answer_without_step(step, Answer::Gone), |earlier| repeated(&earlier.digest));
         };
         if let Some(earlier) = &state.callback {
             return repeated(&earlier.digest);

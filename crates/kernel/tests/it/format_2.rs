@@ -18,7 +18,8 @@ use kernel::plan::{
     OnParentClose, Outcomes, Repeat, Retry, TaskBody, Verdict,
 };
 use kernel::run::{
-    AnsweredWait, ApprovalRequest, CalledOff, ChildLink, Iteration, Iterations, LastReport, Phase, Place, Signal, SignalKey, State, Step,
+    AnsweredWait, ApprovalRequest, CalledOff, ChildLink, Iteration, Iterations, LastReport, Phase, Place, Signal,
+    SignalKey, State, Step,
 };
 use kernel::template::{Part, Template, TemplateEntry};
 use kernel::wire::{self, Message, Raw, Reader};
@@ -144,14 +145,7 @@ fn events() -> Vec<Event> {
             is_closed_with_parent: true,
             seen: seen(),
         },
-        Event::ChildEnded {
-            step,
-            attempt,
-            child,
-            status: Some(RunStatus::Timeout),
-            never_began: true,
-            descendants: 4,
-        },
+        Event::ChildEnded { step, attempt, child, status: Some(RunStatus::Timeout), never_began: true, descendants: 4 },
         Event::RunCancelling { actor: "ada".into(), reason: "done with it".into() },
         Event::RunCompensating { end: Box::new(end()) },
         Event::Returned { step, attempt, response: Some(response()), failure: Some(failure()), digest: 9 },
@@ -183,14 +177,7 @@ fn record() -> Record {
     events.extend([
         Event::Created { origin: Box::new(origin()) },
         Event::ApprovalDecided { step, decision: Decision::Approved, actor: String::new(), comment: String::new() },
-        Event::ChildEnded {
-            step,
-            attempt,
-            child: RunId([6; 16]),
-            status: None,
-            never_began: false,
-            descendants: 0,
-        },
+        Event::ChildEnded { step, attempt, child: RunId([6; 16]), status: None, never_began: false, descendants: 0 },
         Event::Skipped { step, because: Because::Operator { actor: "ada".into(), reason: "stuck".into() } },
         Event::Overridden { step, verb: Override::Skip, actor: String::new(), reason: String::new() },
         Event::Overridden { step, verb: Override::RunNow, actor: String::new(), reason: String::new() },

@@ -45,9 +45,7 @@ impl<'a, 't> Paths<'a, 't> {
             match (from, self.scopes.inside(at)) {
                 (ReadFrom::Step | ReadFrom::Undo, _) => beside,
                 (ReadFrom::Iteration, _) => PathReader { repeats: Some(at), ..beside },
-                (ReadFrom::Inside, inside) => {
-                    inside.map_or(beside, |scope| PathReader { scope, step: None, ..beside })
-                }
+                (ReadFrom::Inside, inside) => inside.map_or(beside, |scope| PathReader { scope, step: None, ..beside }),
             },
             raw,
         )
@@ -170,7 +168,11 @@ impl<'a, 't> Paths<'a, 't> {
             let Some(reads) = reads else { return Ok(()) };
             let is_ancestor = self.scopes.all[at].graph.is_ancestor(place, reads);
             let is_undone = reader.undoes && at == reader.scope && reads == place as usize;
-            return if is_ancestor || is_undone { Ok(()) } else { Err(self.not_an_ancestor(reader, (at, reads), raw, step)) };
+            return if is_ancestor || is_undone {
+                Ok(())
+            } else {
+                Err(self.not_an_ancestor(reader, (at, reads), raw, step))
+            };
         }
         let group = self.scopes.step_around(scope).map_or("", |step| step.name);
         let message = format!("{} is inside of {}, and can only be read there", quoted(&step.name), quoted(group));

@@ -48,7 +48,12 @@ fn check_irreversible(steps: &[&ParsedStep<'_>], nodes: &[Node], problems: &mut 
     let is_undone = |node: &Node| node.undo.is_some();
     for ((step, node), number) in steps.iter().zip(nodes).zip(0u32..) {
         let can_fail = matches!(step.kind.map(|info| info.kind), Some(Kind::Http | Kind::Task | Kind::Subworkflow));
-        if !node.is_irreversible || !can_fail || node.allow_failure || is_handled(number) || !nodes.iter().any(is_undone) {
+        if !node.is_irreversible
+            || !can_fail
+            || node.allow_failure
+            || is_handled(number)
+            || !nodes.iter().any(is_undone)
+        {
             continue;
         }
         let Some(place) = step.fields.as_ref().and_then(|fields| fields.entry("irreversible")) else { continue };

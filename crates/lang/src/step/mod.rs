@@ -129,8 +129,16 @@ pub const LATER_KINDS: &[&str] =
     &["bash", "tool", "agent", "agent_message", "conditional", "parallel", "script", "wait"];
 
 /// Fields that every kind has. The form reads `needs`.
-const COMMON: &[&str] =
-    &["needs", "if", "description", "allow_failure", "compensate", "compensatable", "compensate_on_unknown", "irreversible"];
+const COMMON: &[&str] = &[
+    "needs",
+    "if",
+    "description",
+    "allow_failure",
+    "compensate",
+    "compensatable",
+    "compensate_on_unknown",
+    "irreversible",
+];
 
 /// The kinds that have a field beside the one that identifies them.
 fn owners(field: &str) -> Vec<&'static KindInfo> {

@@ -44,7 +44,13 @@ impl Undo {
             if is_irreversible {
                 exclude(fields, "compensate", "irreversible", "what is irreversible cannot be undone", problems);
             } else if is_not_compensatable {
-                exclude(fields, "compensate", "compensatable", "`compensatable: false` says it cannot be undone", problems);
+                exclude(
+                    fields,
+                    "compensate",
+                    "compensatable",
+                    "`compensatable: false` says it cannot be undone",
+                    problems,
+                );
             }
         } else if let Some(entry) = fields.entry("compensate_on_unknown").filter(|_| if_unknown == Some(true)) {
             let message = "`compensate_on_unknown` has a meaning only beside `compensate`";
@@ -54,7 +60,14 @@ impl Undo {
         if let Some(info) = step.kind {
             let of_kind = |kinds: &[Kind]| kinds.contains(&info.kind);
             if of_kind(&WITHOUT_EFFECT) {
-                refuse_for_kind(step.name, info, fields, "compensate", "it does nothing that could be undone", problems);
+                refuse_for_kind(
+                    step.name,
+                    info,
+                    fields,
+                    "compensate",
+                    "it does nothing that could be undone",
+                    problems,
+                );
             }
             if !of_kind(&WITH_ATTEMPTS) {
                 let why = "its outcome is always known";
@@ -93,7 +106,8 @@ fn lower(undo: &ParsedStep<'_>, paths: &ReadPath<'_>, problems: &mut Problems<'_
     let policy = info.retry.map_or_else(retry::once, |default| retry::read(fields, default(), problems));
     let paths = |_: ReadFrom, raw: &RawPath<'_>| paths(ReadFrom::Undo, raw);
     let entry = fields.entry(info.field)?;
-    let mut body = (info.read)(&StepFields { name: undo.name, info, entry, fields, paths: &paths, group: 0 }, problems)?;
+    let mut body =
+        (info.read)(&StepFields { name: undo.name, info, entry, fields, paths: &paths, group: 0 }, problems)?;
     if let Body::Task { task } = &mut body
         && fields.get(task::INPUT).is_none()
     {

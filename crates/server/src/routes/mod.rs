@@ -2,6 +2,7 @@
 
 pub mod batch;
 pub mod callbacks;
+pub mod overrides;
 pub mod runs;
 pub mod streams;
 pub mod system;
@@ -32,6 +33,7 @@ pub fn areas() -> Vec<(&'static str, &'static str, Vec<Route>)> {
         ("batches", "Start many runs with one request", batch::routes()),
         ("runs", "List, inspect and control runs", runs::routes()),
         ("waits", "Signals, approvals and pauses", waits::routes()),
+        ("overrides", "Decisions about steps", overrides::routes()),
         ("tasks", "Submit and manage tasks", tasks::routes()),
         ("workers", "Claim tasks and report their outcomes", work::routes()),
         ("types", "Task types and the workers that claim them", types::routes()),

@@ -16,7 +16,9 @@ use api::{
 use axum::body::Body;
 use axum::http::HeaderMap;
 use bytes::Bytes;
-use engine::services::{Bulk, CancelRun, NewTask, Retried, StartedRun, TaskFilter, TaskKey, TaskPage, TaskReading, status_of};
+use engine::services::{
+    Bulk, CancelRun, NewTask, Retried, StartedRun, TaskFilter, TaskKey, TaskPage, TaskReading, status_of,
+};
 use kernel::{Answer as Judged, RunId, RunStatus, TaskStatus, Timestamp};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
@@ -365,10 +367,12 @@ async fn events(app: State, Path(task): Path<String>) -> Answer {
 }
 
 async fn cancel(app: State, Path(task): Path<String>, headers: HeaderMap, body: Body) -> Answer {
-    let CancelRequest { actor, reason, compensate } = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
+    let CancelRequest { actor, reason, compensate } =
+        body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
     let [actor, reason] = notes([("actor", actor), ("reason", reason)])?;
     let found = find(&app, &task).await?;
-    let (judged, status) = app.engine.runs.cancel(app.org(), found.key.run, CancelRun { actor, reason, compensate }).await?;
+    let (judged, status) =
+        app.engine.runs.cancel(app.org(), found.key.run, CancelRun { actor, reason, compensate }).await?;
     match judged {
         Judged::Ended(_) => {
             Err(Refusal::new(Code::RunEnded, format!("the task has ended already: its run is {status}"))

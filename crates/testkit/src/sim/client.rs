@@ -243,7 +243,8 @@ impl World {
                 Command::Give { org, run, input, reply_to: some }
             }
             ClientRequest::Cancel { run } => {
-                let input = Input::Cancel { actor: ClientLog::actor(request_id), reason: String::new(), compensate: false };
+                let input =
+                    Input::Cancel { actor: ClientLog::actor(request_id), reason: String::new(), compensate: false };
                 Command::Give { org, run, input, reply_to: some }
             }
             ClientRequest::Watch { run } => Command::Watch { org, run, reply_to: request_id },

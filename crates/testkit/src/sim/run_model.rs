@@ -716,7 +716,7 @@ impl RunModel {
             Because::Condition { .. } => {
                 unsuccessful.is_empty() && step.guard.as_ref().is_some_and(|g| !g.holds(&self.scope_of(i)))
             }
-            Because::Unknown { .. } => false,
+            Because::Operator { .. } | Because::Unknown { .. } => false,
         };
         require(is_right, || {
             format!("s{i} is skipped because {because:?}; unsuccessful needs in the model: {unsuccessful:?}")

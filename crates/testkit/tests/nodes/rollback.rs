@@ -1,6 +1,7 @@
 //! The database loses its latest data: a backup is restored while a node is running.
 
 use super::*;
+use engine::services::CancelRun;
 use testkit::postgres::PostgresCluster;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

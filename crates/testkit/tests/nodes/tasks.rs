@@ -4,7 +4,7 @@
 use super::{Node, ORG, TIMEOUT, node};
 use bytes::Bytes;
 use engine::services::{
-    Heartbeat, HeartbeatReply, NewTask, ReportOutcome, Reported, TaskKey, TaskReport, TypeChange, WorkReply,
+    CancelRun, Heartbeat, HeartbeatReply, NewTask, ReportOutcome, Reported, TaskKey, TaskReport, TypeChange, WorkReply,
     WorkRequest,
 };
 use kernel::event::{Event, LogLine, Record};

@@ -173,7 +173,9 @@ fn m19_children_that_close_with_their_parent_are_cancelled_at_every_end_of_it() 
     story.answers("z=200");
     assert_eq!(story.run.status(), RunStatus::Completed);
     let inputs = story.inputs_for_others();
-    assert!(matches!(inputs.as_slice(), [(to, Input::ParentClosed { parent, .. })] if *to == id && *parent == story.id));
+    assert!(
+        matches!(inputs.as_slice(), [(to, Input::ParentClosed { parent, .. })] if *to == id && *parent == story.id)
+    );
 }
 
 #[test]

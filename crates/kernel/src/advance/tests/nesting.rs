@@ -289,7 +289,11 @@ fn m8_a_failure_that_was_handled_inside_an_iteration_stays_handled() {
     let finish = |layout: &mut Layout| on_error(layout, "l", OnError::Finish);
     let mut story = Story::changed(groups, json!({ "list": [1] }), finish);
     story.answers("l[0]/a=404 l[0]/h=200 l[0]/g/c=200 l[0]/g/d=200 l[0]/b=404");
-    assert_eq!(unhandled(&story), ["l", "l[0]", "l[0]/b"], "one failure of an iteration was handled, the other was not");
+    assert_eq!(
+        unhandled(&story),
+        ["l", "l[0]", "l[0]/b"],
+        "one failure of an iteration was handled, the other was not"
+    );
 
     let groups =
         &[("", "l@each=trigger.body.list"), ("l", "g@group; b: g"), ("g", "c; h: c if tasks.c.failed; i@sleep=5s")];

@@ -73,10 +73,7 @@ fn m25_s26_what_succeeded_is_undone_in_reverse_order_after_a_failure() {
     let mut story = begin(&[("", "a; b: a; c; d: b, c")], "a! b! c!");
     story.answers("a=200 b=200 c=200 d=400");
     // `c` succeeded last, so it goes first; `d` failed, so there is nothing to undo of it.
-    assert_eq!(
-        story.statuses(),
-        "a=success b=success c=success d=failed c/compensate=running run=compensating"
-    );
+    assert_eq!(story.statuses(), "a=success b=success c=success d=failed c/compensate=running run=compensating");
     assert_eq!(story.run.still_to_undo().collect::<Vec<_>>(), [1, 0]);
     story.answers("c/compensate=200 b/compensate=503");
     assert!(story.statuses().ends_with("b/compensate=retrying run=compensating"), "with a retry of its own");
