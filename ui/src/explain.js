@@ -1,4 +1,5 @@
-// The explanation of a run: why it is in its current state, and the possible actions, both from the server.
+// The explanation of a run: why it is in its current state, and the possible actions, both from the server. The most
+// urgent cause comes with its actions and evidence; the others are a list.
 
 import { call } from "./api.js";
 import { html, useState } from "./html.js";
@@ -8,7 +9,7 @@ import { go, link } from "./route.js";
 import { tone, words } from "./status.js";
 
 export function Explain({ run, explanation, onDone }) {
-  const { reason, summary, step, details, next_actions, chain = [] } = explanation;
+  const { reason, summary, step, details, next_actions, chain = [], causes = [], more_causes = 0 } = explanation;
   const actions = next_actions.map((action) => ({ ...action, path: ownPath(action) })).filter((action) => action.path);
   const act = async (action, body = action.body === undefined ? undefined : JSON.stringify(action.body)) => {
     const { data } = await call(action.method, action.path, body);
@@ -32,6 +33,13 @@ export function Explain({ run, explanation, onDone }) {
         ${chain.length > 1 && html`<ol class="chain">${chain.map((cause) => html`<li><${Prose} text=${cause.summary} /></li>`)}</ol>`}
         <${Json} value=${details} label="Evidence" />
       </details>
+      ${causes.length > 1 && html`
+        <ul class="causes" aria-label="Other causes">
+          ${causes.slice(1).map((cause) => html`
+            <li data-reason=${cause.reason}><code>${cause.reason}</code> <${Prose} text=${cause.summary} />
+              ${cause.step && html` <a href=${link(["runs", run.id], { step: cause.step })}>Show step</a>`}</li>`)}
+          ${more_causes > 0 && html`<li class="muted">and ${more_causes} more</li>`}
+        </ul>`}
     </section>`;
 }
 

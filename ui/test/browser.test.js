@@ -255,6 +255,17 @@ test("the actions of an explanation work: a callback sent from the dashboard", a
   assert.match(await page.locator('.panel pre[aria-label="Body"]').innerText(), /"paid": true/);
 });
 
+test("every cause is listed, the most urgent first", async () => {
+  await define("several", { nap: { sleep: "1h" }, gate: { pause: {} }, door: { wait_for_signal: { name: "go", timeout: "1m" } } });
+  const run = await start("several");
+  await go(`/runs/${run}`);
+  await see('.explain[data-reason="paused_for_manual_action"]');
+  await see('.explain .causes li:nth-child(1)[data-reason="waiting_for_signal"]');
+  await see('.explain .causes li:nth-child(2)[data-reason="sleeping_until"]');
+  await page.locator('.explain .causes li:nth-child(2) a').click();
+  await see('.panel h2:has-text("nap")');
+});
+
 test("a loop is one box in the plan, and its iterations are listed beside it", async () => {
   const bad = { needs: ["note"], if: "index == 1", ...call("/fail/9", { retry: "never" }) };
   await define("looping", { each: { loop: { items: [4, 5, 6], on_error: "continue", tasks: { note: { set: { n: "{{item}}" } }, bad } } } });

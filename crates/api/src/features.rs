@@ -97,8 +97,8 @@ pub const ALL: &[Feature] = &[
     works(
         "Explain",
         "reference/http-api.md#explain",
-        "why a run or a step is in its state, the evidence, and which requests change that",
-        "for every state of a run and of a step",
+        "why a run or a step is in its state, the evidence, and which requests change that; what the open runs of a workflow wait for",
+        "every cause of an open run, the most urgent first; chains lead through child runs to the root cause",
     ),
     works(
         "Event streams",

@@ -584,12 +584,24 @@ pub struct VersionView {
     pub api: Word,
 }
 
-/// Why a run, or one of its steps, is in its state.
+/// Why a run, or one of its steps, is in its state. The fields of the first cause stand here, too.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ExplainView {
     pub run_id: String,
     #[schemars(schema_with = "schema::run_status")]
     pub status: Word,
+    #[serde(flatten)]
+    pub first: CauseView,
+    /// Every cause, the most urgent first: what is broken or needs a person, then what goes on by itself at some time,
+    /// then what is merely at work.
+    pub causes: Vec<CauseView>,
+    /// How many causes there are beyond those listed.
+    pub more_causes: u64,
+}
+
+/// One of the reasons for the state of a run.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct CauseView {
     #[schemars(schema_with = "schema::reason")]
     pub reason: Word,
     /// The reason as a sentence.
@@ -600,8 +612,8 @@ pub struct ExplainView {
     pub details: Value,
     /// Requests that are possible now. Send one as it is: `method`, `path` and `body`.
     pub next_actions: Vec<ActionView>,
-    /// The causes, from the run to the root cause.
-    pub chain: Vec<CauseView>,
+    /// From the run to the root cause.
+    pub chain: Vec<ChainLinkView>,
 }
 
 /// A request that is possible in the current state.
@@ -615,15 +627,39 @@ pub struct ActionView {
     pub body: Option<Value>,
 }
 
-/// One link in the chain of causes.
+/// One link in the chain of a cause.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct CauseView {
-    /// What the link is about: `run`, `step`, `workflow` or `type`.
+pub struct ChainLinkView {
+    /// What the link is about: `run`, `step`, `workflow`, `type` or `clock`.
     pub what: Word,
     pub name: String,
     #[schemars(schema_with = "schema::reason")]
     pub reason: Word,
     pub summary: String,
+}
+
+/// What the open runs of a workflow wait for.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct WaitSummaryView {
+    /// The most frequent first.
+    pub data: Vec<WaitGroupView>,
+    /// How many open runs were read.
+    pub runs: u64,
+    /// There are more open runs: only the newest were read.
+    pub truncated: bool,
+}
+
+/// Open runs whose most urgent cause is the same.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct WaitGroupView {
+    #[schemars(schema_with = "schema::reason")]
+    pub reason: Word,
+    pub count: u64,
+    /// The step, without the numbers of iterations: `each/charge` for `each[3]/charge`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+    /// The oldest of these runs.
+    pub example_run: String,
 }
 
 /// One run of a batch.

@@ -4,7 +4,7 @@ use crate::{Client, Error, Events, RequestBuilder, Result, segment};
 use api::{
     CancelRequest, EventView, ExplainView, OverriddenView, OverrideRequest, Page, PauseRequest, ReplayRequest,
     ReplayVersion, ReplayedView, ResultRequest, RetryRequest, RunDiffView, RunStatusView, RunSummary, RunView,
-    StepView,
+    StepView, WaitSummaryView,
 };
 use reqwest::Method;
 use serde::de::DeserializeOwned;
@@ -106,9 +106,15 @@ impl Client {
         Err(Error::Ended { what: view.id, status: view.status.into_owned(), code, message })
     }
 
-    /// Why a run, or one of its steps, is in its state, and which requests are possible.
+    /// Why a run, or one of its steps, is in its state, and which requests are possible. Lists every cause.
     pub async fn explain(&self, run: &str, step: Option<&str>) -> Result<ExplainView> {
         self.data(RequestBuilder::get(format!("/runs/{}/explain", segment(run))).query("step", step)).await
+    }
+
+    /// What the open runs of a workflow wait for.
+    pub async fn explain_workflow(&self, workflow: &str) -> Result<WaitSummaryView> {
+        let request = RequestBuilder::get("/explain".into()).query("workflow", Some(workflow));
+        self.read(self.send_for_json(request).await?)
     }
 
     pub async fn cancel(&self, run: &str, request: &CancelRequest) -> Result<RunStatusView> {

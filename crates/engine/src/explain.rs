@@ -1,35 +1,69 @@
 //! `explain`: why a run or a step is in its state, and what a user can do about it.
 //!
 //! A pure function of the stored run and a few facts from elsewhere ([`ExplainFacts`]): the same input always gives the same
-//! explanation. It covers every state, for the run as a whole or for one step. An explanation has a reason (a fixed
-//! word), a sentence, the evidence, and actions that are valid in that state.
+//! explanation. It covers every state, for the run as a whole or for one step. An open run has a cause for each step
+//! that is at work or waits, and for each failure that nothing handles; the most urgent cause is the first. A cause has
+//! a reason (a fixed word), a sentence, the evidence, and actions that are valid in that state. Its chain leads from the
+//! run to the root cause, also through the runs that steps wait for.
+
+mod open;
+mod run;
+mod step;
+#[cfg(test)]
+mod tests;
 
 use crate::concurrency_groups::QueueStatus;
 use crate::execute::HttpQueuePosition;
-use crate::secret;
 use crate::services::run_queries::Reading;
-use crate::task_queue::{BlockedReason, ClaimStatus};
-use kernel::event::{Because, Failure, Queue};
-use kernel::plan::Body;
-use kernel::run::{Phase, Step};
-use kernel::{Plan, Reason, RunStatus, StepStatus, Timestamp};
+use crate::task_queue::ClaimStatus;
+use kernel::event::Failure;
+use kernel::{Plan, Reason, RunId, Timestamp};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use store::{NotificationRow, WorkflowPause};
 
-/// The most inner steps at work that an explanation names.
+/// The most causes of an explanation.
+pub const CAUSES_MAX: usize = 100;
+/// The most steps that a list in the details names.
 const INSIDE_MAX: usize = 100;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explanation {
+    /// The most urgent first. Never empty.
+    pub causes: Vec<Cause>,
+    /// How many causes there are beyond [`CAUSES_MAX`].
+    pub omitted: usize,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cause {
     pub reason: Reason,
     pub summary: String,
     pub step: Option<String>,
     pub details: Value,
     pub next_actions: Vec<Action>,
     /// From the run to the root cause.
-    pub chain: Vec<Cause>,
+    pub chain: Vec<ChainLink>,
+    pub urgency: Urgency,
+    /// The sentence about the root cause, if that is in another run.
+    root: Option<String>,
+}
+
+/// Which cause comes first: what is broken or needs a person, then what goes on by itself at some time, then what is
+/// merely at work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Urgency {
+    /// A failure that nothing handles.
+    Failed,
+    /// Something was paused or disabled, or the server cannot go on.
+    Blocked,
+    NoWorker,
+    /// A person decides.
+    Decision,
+    Until(Timestamp),
+    AtWork,
 }
 
 /// An API call that the user can make now.
@@ -41,9 +75,10 @@ pub struct Action {
     pub body: Option<Value>,
 }
 
+/// One link in the chain of a cause.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Cause {
-    /// `run`, `step`, `workflow` or `type`.
+pub struct ChainLink {
+    /// `run`, `step`, `workflow`, `type` or `clock`.
     pub what: &'static str,
     pub name: String,
     pub reason: Reason,
@@ -53,28 +88,53 @@ pub struct Cause {
 /// Facts that are not in the run's own records.
 #[derive(Default)]
 pub struct ExplainFacts<'a> {
+    pub now: Timestamp,
+    /// The workflow, or the type of a single task, as it is now.
+    pub definition: Option<Definition>,
     /// For a queued run: which runs of its concurrency group it waits for.
     pub queue_status: Option<QueueStatus>,
     pub pause: Option<WorkflowPause>,
     /// Notifications of the run's end that are not delivered yet.
     pub notifications: Vec<NotificationRow>,
     /// The position of an attempt's HTTP request in the queue, by the attempt's fence.
-    pub queued: Option<&'a dyn Fn(u64) -> Option<HttpQueuePosition>>,
+    pub queued: Option<&'a (dyn Fn(u64) -> Option<HttpQueuePosition> + Sync)>,
     /// The callback URL of a wait step.
-    pub wait_url: Option<&'a dyn Fn(&str) -> String>,
-    /// For tasks that wait for a worker: their status in the task queue.
-    pub claim_statuses: Vec<(u32, ClaimStatus)>,
+    pub wait_url: Option<&'a (dyn Fn(&str) -> String + Sync)>,
+    /// For types and keys of tasks that wait for a worker: their status in the task queue.
+    pub claim_statuses: Option<&'a ClaimStatuses>,
     /// For leased tasks: the deadline of the lease.
     pub leases: Vec<(u32, Timestamp)>,
+    /// The first causes of runs that this one started.
+    pub children: Option<&'a BTreeMap<RunId, Cause>>,
+    /// Set if this node fires no timers and leases no tasks because its clock is wrong: by how much.
+    pub clock: Option<String>,
+}
+
+/// By type and key.
+pub type ClaimStatuses = BTreeMap<(String, String), ClaimStatus>;
+
+/// What a run was started from, as it is now.
+#[derive(Clone, Copy, Debug)]
+pub struct Definition {
+    /// The current version; `None` if there are no numbered versions, or if the workflow was deleted.
+    pub version: Option<u32>,
+    /// Whether it accepts new runs.
+    pub is_enabled: bool,
 }
 
 /// Explains the run, or one step of it; `None` if it has no such step.
 pub fn explain(reading: &Reading, around: &ExplainFacts<'_>, step: Option<&str>) -> Option<Explanation> {
     let case = Case { reading, around, plan: &reading.version.plan };
     match step {
-        None => Some(case.run()),
-        Some(key) => case.reading.run.find(case.plan, key).map(|step| case.step(step)),
+        None => Some(case.run(CAUSES_MAX)),
+        Some(key) => reading.run.find(case.plan, key).map(|step| case.step_and_inside(step)),
     }
+}
+
+/// The most urgent cause of the run's state.
+pub fn first_cause(reading: &Reading, around: &ExplainFacts<'_>) -> Option<Cause> {
+    let case = Case { reading, around, plan: &reading.version.plan };
+    case.run(1).causes.into_iter().next()
 }
 
 struct Case<'a> {
@@ -84,594 +144,30 @@ struct Case<'a> {
 }
 
 impl Case<'_> {
-    fn run(&self) -> Explanation {
-        let state = &self.reading.run.state;
-        match state.status {
-            RunStatus::Pending => self.queued(state.queued.unwrap_or(Queue::Limit)),
-            RunStatus::Running | RunStatus::Waiting => self.open(),
-            RunStatus::Compensating => self.compensating(),
-            RunStatus::Cancelling => self.cancelling(),
-            RunStatus::Completed => self.completed(),
-            RunStatus::Failed => self.failed(),
-            RunStatus::Cancelled => self.cancelled(),
-            RunStatus::Timeout => self.expired(),
-        }
+    /// The run as a whole as a cause.
+    fn run_cause(&self, urgency: Urgency, reason: Reason, summary: String, mut details: Value) -> Cause {
+        self.add_run_details(&mut details);
+        let chain = vec![ChainLink { summary: summary.clone(), ..self.link_to_run(reason) }];
+        Cause { reason, summary, step: None, details, next_actions: self.actions(), chain, urgency, root: None }
     }
 
-    /// A run that has not started: it is scheduled for later, paused, or queued by its concurrency group.
-    fn queued(&self, reason: Queue) -> Explanation {
-        let state = &self.reading.run.state;
-        let workflow = &self.reading.row.workflow_name;
-        if let Some(at) = state.origin.run_at.filter(|_| reason == Queue::Later) {
-            let summary = format!("the run is scheduled for {at}");
-            return self.run_explanation(Reason::ScheduledForLater, summary, json!({ "run_at": at.to_string() }));
-        }
-        let queue_status = self.around.queue_status.as_ref();
-        if reason == Queue::WorkflowPaused && self.around.pause.is_some()
-            || queue_status.is_some_and(|queue_status| queue_status.is_paused)
-        {
-            let pause = self.around.pause.as_ref();
-            let mut explanation = self.run_explanation(
-                Reason::PausedForManualAction,
-                format!(
-                    "the workflow `{workflow}` is paused{}; this run starts when it is resumed",
-                    pause.map_or_else(String::new, |p| paused_by(&p.actor, &p.note))
-                ),
-                json!({
-                    "target": "workflow", "workflow": workflow,
-                    "paused_by": pause.map(|p| &p.actor), "note": pause.map(|p| &p.note),
-                    "paused_at": pause.map(|p| p.at.to_string()),
-                }),
-            );
-            let path = format!("/api/v1/workflows/{}/resume", self.reading.row.workflow);
-            explanation.next_actions.insert(0, Action { action: "resume", method: "POST", path, body: None });
-            explanation.chain.push(link("workflow", workflow, Reason::PausedForManualAction, "it is paused".into()));
-            return explanation;
-        }
-        let concurrency_group = state.origin.concurrency_group.as_ref();
-        let limit = queue_status
-            .map_or(concurrency_group.map_or(0, |concurrency_group| concurrency_group.limit), |queue_status| {
-                queue_status.limit
-            });
-        let holders: Vec<String> = queue_status
-            .map(|queue_status| queue_status.holders.iter().map(|run| run.to_string()).collect())
-            .unwrap_or_default();
-        let ahead = queue_status.map_or(0, |queue_status| queue_status.ahead);
-        let key = concurrency_group.map_or("", |concurrency_group| concurrency_group.key.as_str());
-        let under = if key.is_empty() { String::new() } else { format!(" with the key `{key}`") };
-        let summary = format!(
-            "`{workflow}` allows {limit} open {}{under}, and {} before this one",
-            if limit == 1 { "run" } else { "runs" },
-            match ahead {
-                0 => "no run queues".to_owned(),
-                1 => "1 run queues".to_owned(),
-                n => format!("{n} runs queue"),
-            }
-        );
-        let details = json!({
-            "limit": "concurrency", "allowed": limit, "key": key, "held_by": holders, "queued_before": ahead,
-        });
-        let mut explanation = self.run_explanation(Reason::QueuedByLimit, summary, details);
-        let holding = |run: &String| link("run", run, Reason::StepRunning, "it counts towards the limit".into());
-        explanation.chain.extend(holders.iter().map(holding));
-        explanation
-    }
-
-    /// A run that has started and not ended: paused, with steps under way, or waiting.
-    fn open(&self) -> Explanation {
-        let run = &self.reading.run;
-        let steps = || run.steps();
-        let is_under_way = |step: &Step| matches!(step.phase, Phase::Running { .. } | Phase::Leased { .. });
-        let running = || steps().filter(|(_, step)| is_under_way(step));
-        if let Some(pause) = run.state.paused.as_ref() {
-            let under_way: Vec<Cow<'_, str>> = running().map(|(i, _)| self.key(i)).collect();
-            let who = paused_by(&pause.actor, &pause.note);
-            let mut explanation = self.run_explanation(
-                Reason::PausedForManualAction,
-                match under_way.is_empty() {
-                    true => format!("the run was paused{who}; nothing starts until it is resumed"),
-                    false => format!("the run was paused{who}; {} may still finish", names(&under_way)),
-                },
-                json!({
-                    "target": "run", "paused_by": pause.actor, "note": pause.note, "paused_at": pause.at.to_string(),
-                    "still_running": under_way,
-                }),
-            );
-            explanation.next_actions.insert(0, self.action("resume", "resume", None));
-            return explanation;
-        }
-        let is_queued = |step: &Step| self.queue_position(step).is_some();
-        let first = running()
-            .find(|(_, step)| !is_queued(step))
-            .or_else(|| running().next())
-            .or_else(|| steps().find(|(_, step)| matches!(step.phase, Phase::Ready {})));
-        // First a wait for an outside event, then the earliest timer.
-        let waits = steps().filter(|(_, step)| matches!(step.phase, Phase::Waiting { .. }));
-        let timed = steps().filter_map(|(i, step)| match step.phase {
-            Phase::Sleeping { until: at } | Phase::Retrying { at } => Some((at, i)),
-            _ => None,
-        });
-        let subject = first.map(|(i, _)| i);
-        let children = || steps().find(|(_, step)| matches!(step.phase, Phase::Child {}));
-        let subject = subject
-            .or_else(|| waits.map(|(i, _)| i).next())
-            .or_else(|| children().map(|(i, _)| i))
-            .or_else(|| timed.min().map(|(_, i)| i));
-        let Some(step) = subject else {
-            let waiting = run.waiting_for(self.plan);
-            if let Some(step) = waiting.iter().find_map(|w| w.step) {
-                let mut explanation = self.step(step);
-                explanation.chain.insert(0, self.link_to_run(explanation.reason));
-                return explanation;
-            }
-            return self.run_explanation(Reason::PendingDispatch, "the run is about to go on".into(), json!({}));
-        };
-        let mut explanation = self.step(step);
-        explanation.chain.insert(0, self.link_to_run(explanation.reason));
-        if let Value::Object(details) = &mut explanation.details {
-            let waiting: Vec<Value> = run
-                .waiting_for(self.plan)
-                .iter()
-                .take(INSIDE_MAX)
-                .map(|w| {
-                    let until = w.until.map(|at| at.to_string());
-                    json!({ "kind": w.kind.as_str(), "step": w.step.map(|s| self.key(s)), "until": until })
-                })
-                .collect();
-            let under_way: Vec<Cow<'_, str>> = running().map(|(i, _)| self.key(i)).collect();
-            details.insert("running".into(), json!(under_way));
-            details.insert("waiting_for".into(), json!(waiting));
-        }
-        explanation
-    }
-
-    fn completed(&self) -> Explanation {
-        let run = &self.reading.run;
-        let count = |status: StepStatus| run.state.steps.iter().filter(|s| s.status() == status).count();
-        let (skipped, failed) = (count(StepStatus::Skipped), self.reading.failed_steps());
-        let unhandled = self.reading.unhandled_steps();
-        let mut summary = match run.state.steps.len() {
-            1 => "its only step has settled".to_owned(),
-            count => format!("all {count} steps have settled"),
-        };
-        if skipped > 0 {
-            summary += &format!(", {skipped} of them skipped");
-        }
-        let handled: Vec<&String> = failed.iter().filter(|f| !unhandled.contains(f)).collect();
-        if !handled.is_empty() {
-            summary += &format!("; {} failed, which was handled", names(&handled));
-        }
-        if !unhandled.is_empty() {
-            summary += &format!(
-                "; {} failed, which no step handled; by `fail_when: blocked` the run completes all the same",
-                names(&unhandled)
-            );
-        }
-        let details = json!({ "failed_steps": failed, "unhandled_steps": unhandled, "skipped": skipped });
-        self.run_explanation(Reason::Completed, summary, details)
-    }
-
-    fn failed(&self) -> Explanation {
-        let state = &self.reading.run.state;
-        let Some(culprit) = state.culprit else {
-            let failure = state.failure.as_ref();
-            let summary = failure.map_or_else(String::new, |f| f.message.clone());
-            return self.run_explanation(Reason::StepFailed, summary, json!({ "error": failure.map(error) }));
-        };
-        // The chain goes from a step that was skipped because of the failure to the failed step.
-        let blocked = self.reading.run.steps().find_map(|(number, step)| match step.because.as_deref() {
-            Some(Because::Needs { steps }) if steps.contains(&culprit) => Some(number),
-            _ => None,
-        });
-        let mut explanation = self.step(culprit);
-        let unhandled = self.reading.unhandled_steps();
-        if self.plan.nodes().len() > 1 && unhandled.iter().any(|step| *step == self.key(culprit)) {
-            explanation.summary += "; no step handled it";
-        }
-        if let Some(step) = blocked {
-            let summary = format!("`{}` was skipped because it needs `{}`", self.key(step), self.key(culprit));
-            explanation.chain.insert(0, link("step", &self.key(step), Reason::SkippedByNeeds, summary));
-        }
-        explanation.chain.insert(0, self.link_to_run(explanation.reason));
-        explanation.next_actions = self.actions();
-        if let Value::Object(details) = &mut explanation.details {
-            details.insert("failed_steps".into(), json!(self.reading.failed_steps()));
-            details.insert("unhandled_steps".into(), json!(unhandled));
-        }
-        self.add_end_details(&mut explanation.details);
-        explanation
-    }
-
-    fn cancelled(&self) -> Explanation {
-        let state = &self.reading.run.state;
-        let summary = match state.cancel_reason.as_str() {
-            "concurrency_limit" => {
-                let limit =
-                    state.origin.concurrency_group.as_ref().map_or(0, |concurrency_group| concurrency_group.limit);
-                format!("{limit} runs with the same key were open, and the workflow skips runs above its limit")
-            }
-            "superseded" => "a newer run with the same key took its place".to_owned(),
-            _ if state.cancelled_by.is_empty() => "the run was cancelled".to_owned(),
-            _ => format!("{} cancelled the run", state.cancelled_by),
-        };
-        self.run_explanation(
-            Reason::Cancelled,
-            summary,
-            json!({ "by": state.cancelled_by, "reason": state.cancel_reason }),
-        )
-    }
-
-    fn expired(&self) -> Explanation {
-        let state = &self.reading.run.state;
-        let steps = self.reading.run.steps();
-        let open: Vec<Cow<'_, str>> =
-            steps.filter(|(_, step)| step.status() == StepStatus::Cancelled).map(|(i, _)| self.key(i)).collect();
-        let at = state.origin.expires_at;
-        let summary = format!("the run had not ended at {at}, when its time limit expired");
-        self.run_explanation(
-            Reason::Expired,
-            summary,
-            json!({ "expires_at": at.to_string(), "unfinished_steps": open }),
-        )
-    }
-
-    /// One step, in any state.
-    fn step(&self, index: u32) -> Explanation {
-        let key = self.key(index);
-        let node = self.reading.run.node(self.plan, index);
-        let step = self.reading.run.step(index);
-        let kind = node.body.as_ref().map_or("unknown", |body| body.kind());
-        let mut details = Map::new();
-        details.insert("kind".into(), json!(kind));
-        details.insert("status".into(), json!(step.status().as_str()));
-        if step.attempt > 0 {
-            details.insert("attempt".into(), json!(step.attempt));
-        }
-        if let Some(at) = step.started_at {
-            details.insert("started_at".into(), json!(at.to_string()));
-        }
-        if let (Some(guard), false) = (&node.guard, step.seen.is_empty()) {
-            details.insert("condition".into(), json!(guard.text));
-            details.insert("saw".into(), saw(&step.seen));
-        }
-        let mut add = |more: Value| {
-            if let Value::Object(more) = more {
-                details.extend(more);
-            }
-        };
-        let mut actions = self.actions();
-        let mut causes = Vec::new();
-        let (reason, summary) = match &step.phase {
-            Phase::Pending {} | Phase::Unknown { .. } if self.reading.run.is_terminal() => {
-                (Reason::Cancelled, format!("the run ended before `{key}` began"))
-            }
-            Phase::Pending {} | Phase::Unknown { .. } => {
-                let run = &self.reading.run;
-                let needs: Vec<u32> =
-                    node.links.iter().filter_map(|link| run.step_in(run.parent(index), link.from)).collect();
-                let statuses: Map<String, Value> =
-                    needs.iter().map(|s| (self.key(*s).into_owned(), json!(self.status(*s)))).collect();
-                let open = needs.iter().filter(|step| self.is_open(**step));
-                let waiting: Vec<Cow<'_, str>> = open.map(|step| self.key(*step)).collect();
-                add(json!({ "waiting_on": waiting, "statuses": statuses }));
-                match waiting.is_empty() {
-                    false => (Reason::WaitingForDependencies, format!("`{key}` waits for {}", names(&waiting))),
-                    true if !self.plan.is_known(run.node_number(index)) => {
-                        (Reason::WaitingForUpgrade, format!("`{key}` has settings this release does not know"))
-                    }
-                    true => (Reason::PendingDispatch, format!("`{key}` is about to start")),
-                }
-            }
-            Phase::Ready {} => match node.task() {
-                Some(_) => {
-                    let (reason, summary, cause) =
-                        self.unclaimed(index, self.reading.run.type_of(self.plan, index), &mut add);
-                    causes.extend(cause);
-                    (reason, summary)
-                }
-                None => (Reason::StepScheduled, format!("`{key}` waits for a server that is not stopping")),
-            },
-            Phase::Leased { worker, .. } => {
-                let until = self.around.leases.iter().find(|(of, _)| *of == index).map(|(_, at)| at.to_string());
-                add(json!({ "worker": worker, "lease_until": until }));
-                (Reason::StepRunning, format!("`{key}` is with worker `{worker}`, on attempt {}", step.attempt))
-            }
-            Phase::Running { .. } => match self.queue_position(step) {
-                Some(HttpQueuePosition { ahead, limit, is_own }) => {
-                    let of = if is_own { "organisation" } else { "server" };
-                    add(json!({ "limit": "http_requests", "allowed": limit, "of": of, "queued_before": ahead }));
-                    let summary = format!(
-                        "`{key}` waits to send its request: {limit} of this {of} are under way, and {ahead} go before it"
-                    );
-                    (Reason::QueuedByLimit, summary)
-                }
-                None => (Reason::StepRunning, format!("`{key}` is on attempt {}", step.attempt)),
-            },
-            Phase::Retrying { at } => {
-                let last = step.failure.as_deref();
-                let policy = &node.retry;
-                add(json!({
-                    "at": at.to_string(), "next_attempt": step.attempt + 1, "last_error": last.map(error),
-                    "charged": step.charged, "max_attempts": policy.max_attempts,
-                }));
-                let body = json!({ "step": key });
-                actions.insert(1.min(actions.len()), self.action("retry_now", "retry", Some(body)));
-                let message = last.map_or("", |failure| failure.message.as_str());
-                let summary = match last.is_some_and(|failure| failure.code == "host_backoff") {
-                    true => format!("`{key}` is held back: {message}; the next attempt is at {at}"),
-                    false => format!("attempt {} of `{key}` failed ({message}); the next is at {at}", step.attempt),
-                };
-                (Reason::WaitingForRetry, summary)
-            }
-            Phase::Sleeping { until } => {
-                add(json!({ "until": until.to_string() }));
-                (Reason::SleepingUntil, format!("`{key}` sleeps until {until}"))
-            }
-            Phase::Waiting { deadline } => {
-                let (reason, summary, own) = self.waiting(index, *deadline, &mut add);
-                actions.splice(0..0, own);
-                (reason, summary)
-            }
-            Phase::Child {} => match step.child.as_deref() {
-                Some(child) => {
-                    let (id, workflow) = (child.run.to_string(), &child.workflow);
-                    add(json!({ "run_id": id, "workflow": workflow, "detached": child.is_detached }));
-                    let what = if child.is_detached { "start" } else { "end" };
-                    let path = format!("/api/v1/runs/{id}/explain");
-                    actions.insert(0, Action { action: "explain_child", method: "GET", path, body: None });
-                    causes.push(link("run", &id, Reason::WaitingForChild, format!("a run of `{workflow}`")));
-                    (Reason::WaitingForChild, format!("`{key}` waits for the {what} of {id}, a run of `{workflow}`"))
-                }
-                None => (Reason::WaitingForChild, format!("`{key}` waits for a run that it started")),
-            },
-            Phase::Open {} => {
-                let (summary, at_work) = self.inside(index);
-                add(json!({ "at_work": at_work }));
-                (Reason::StepRunning, summary)
-            }
-            Phase::Done { status } => self.done(index, *status, &mut add),
-        };
-        let chain = std::iter::once(link("step", &key, reason, summary.clone())).chain(causes).collect();
-        Explanation {
-            reason,
-            chain,
-            summary,
-            step: Some(key.into_owned()),
-            details: Value::Object(details),
-            next_actions: actions,
-        }
-    }
-
-    /// A step that waits for something from outside: the reason, a sentence, and what ends the wait.
-    fn waiting(&self, index: u32, deadline: Timestamp, add: &mut dyn FnMut(Value)) -> (Reason, String, Vec<Action>) {
-        let (run, key) = (&self.reading.run, self.key(index));
-        let node = run.node(self.plan, index);
-        let at = deadline.to_string();
-        add(json!({ "deadline": at }));
-        let for_step = || Some(json!({ "step": key }));
-        match &node.body {
-            Some(Body::Signal { name, .. }) => {
-                add(json!({ "name": name }));
-                let action = self.action("send_signal", &format!("signals/{name}"), Some(json!({})));
-                (Reason::WaitingForSignal, format!("`{key}` waits for the signal `{name}` until {at}"), vec![action])
-            }
-            Some(Body::Approval { approval }) => {
-                let prompt = run.step(index).approval.as_deref().map_or("", |request| request.prompt.as_str());
-                let token = secret::approval_token(self.reading.row.id, &key);
-                add(json!({ "prompt": prompt, "token": token, "targets": [key] }));
-                if !approval.approvers.is_empty() {
-                    add(json!({ "approvers": approval.approvers }));
-                }
-                let actions =
-                    vec![self.action("approve", "approve", for_step()), self.action("reject", "reject", for_step())];
-                (Reason::PausedForApproval, format!("`{key}` waits for an approval until {at}: {prompt}"), actions)
-            }
-            Some(Body::Pause { .. }) => {
-                add(json!({ "target": "step" }));
-                let action = self.action("resume", "resume", for_step());
-                (Reason::PausedForManualAction, format!("`{key}` waits to be resumed until {at}"), vec![action])
-            }
-            _ => {
-                let url = self.around.wait_url.map(|url| url(&key));
-                add(json!({ "url": url }));
-                let call = |path| Action { action: "call_webhook", method: "POST", path, body: Some(json!({})) };
-                let actions = url.map(call).into_iter().collect();
-                (Reason::WaitingForWebhook, format!("`{key}` waits for a call to its URL until {at}"), actions)
-            }
-        }
-    }
-
-    /// A run that undoes what it did.
-    fn compensating(&self) -> Explanation {
-        let run = &self.reading.run;
-        let left: Vec<Cow<'_, str>> = run.still_to_undo().take(INSIDE_MAX).map(|step| self.key(step)).collect();
-        let called_off: Vec<Cow<'_, str>> = run.state.called_off.keys().map(|step| self.key(*step)).collect();
-        let undoing = run.undos().into_iter().find(|(_, undo)| self.is_open(*undo));
-        let summary = match (undoing, called_off.as_slice()) {
-            _ if run.state.paused.is_some() => "the run is paused while it undoes what it did".to_owned(),
-            (Some((undone, _)), _) => format!("the run undoes `{}`, {} are left", self.key(undone), left.len()),
-            (None, []) => "the run is about to undo what it did".to_owned(),
-            (None, attempts) => format!("before it undoes what it did, the run waits for {}", names(attempts)),
-        };
-        let ends_as = run.state.compensating.as_ref().map(|end| end.status.as_str());
-        let details = json!({
-            "step": undoing.map(|(undone, _)| self.key(undone)), "remaining": left, "waits_for": called_off,
-            "ends_as": ends_as,
-        });
-        let mut explanation = self.run_explanation(Reason::Compensating, summary, details);
-        if let Some((_, undo)) = undoing {
-            let cause = self.step(undo);
-            explanation.chain.extend(cause.chain);
-        }
-        let path = format!("/api/v1/runs/{}", self.reading.row.id);
-        explanation.next_actions = vec![Action { action: "wait", method: "GET", path, body: None }];
-        if run.state.paused.is_some() {
-            explanation.next_actions.insert(0, self.action("resume", "resume", None));
-        }
-        explanation
-    }
-
-    /// A run that was cancelled, while runs that it started are still open.
-    fn cancelling(&self) -> Explanation {
-        let run = &self.reading.run;
-        let open = run.steps().filter(|(_, step)| matches!(step.phase, Phase::Child {}));
-        let children: Vec<String> =
-            open.filter_map(|(_, step)| Some(step.child.as_deref()?.run.to_string())).take(INSIDE_MAX).collect();
-        let summary = match children.as_slice() {
-            [only] => format!("the run was cancelled, and ends when {only} has"),
-            _ => format!("the run was cancelled, and ends when {} runs that it started have", children.len()),
-        };
-        let details = json!({ "by": run.state.cancelled_by, "reason": run.state.cancel_reason, "children": children });
-        let mut explanation = self.run_explanation(Reason::Cancelling, summary, details);
-        let cause = |child: &String| link("run", child, Reason::Cancelling, "it is told to end".into());
-        explanation.chain.extend(children.iter().map(cause));
-        explanation
-    }
-
-    /// A task that no worker has claimed: the reason, a sentence, and the cause.
-    fn unclaimed(&self, index: u32, name: &str, add: &mut dyn FnMut(Value)) -> (Reason, String, Option<Cause>) {
-        let key = self.key(index);
-        let claim_status =
-            self.around.claim_statuses.iter().find(|(of, _)| *of == index).map(|(_, claim_status)| claim_status);
-        let last_seen = claim_status.and_then(|claim_status| claim_status.last_seen);
-        let workers = claim_status.map_or(0, |claim_status| claim_status.workers);
-        add(json!({ "type": name, "workers_seen": workers, "last_seen": last_seen.map(|at| at.to_string()) }));
-        let blocked = claim_status.and_then(|claim_status| claim_status.blocked_reason.as_ref());
-        if let Some(blocked) = blocked {
-            let (limit, allowed, why) = match blocked {
-                BlockedReason::Disabled => ("type_disabled", None, "the type is disabled".to_owned()),
-                BlockedReason::Paused { note, .. } if note.is_empty() => {
-                    ("type_paused", None, "the type is paused".to_owned())
-                }
-                BlockedReason::Paused { note, .. } => ("type_paused", None, format!("the type is paused ({note})")),
-                BlockedReason::Limit(n) => {
-                    ("type_concurrency", Some(*n), format!("{n} tasks of the type may be leased at once"))
-                }
-                BlockedReason::KeyLimit(n) => {
-                    ("key_concurrency", Some(*n), format!("{n} tasks with its key may be leased at once"))
-                }
-                BlockedReason::Rate(until) => {
-                    ("type_rate", None, format!("the rate of the type allows the next task at {until}"))
-                }
-            };
-            add(json!({ "limit": limit, "allowed": allowed }));
-            let cause = link("type", name, Reason::QueuedByLimit, why.clone());
-            return (Reason::QueuedByLimit, format!("`{key}` waits for room: {why}"), Some(cause));
-        }
-        let seen = match (workers, last_seen) {
-            (0, None) => format!("no worker claims `{name}`, and none ever did"),
-            (0, Some(at)) => format!("no worker claims `{name}`; one was last seen at {at}"),
-            (1, _) => format!("1 worker claims `{name}` and is busy"),
-            (n, _) => format!("{n} workers claim `{name}` and are busy"),
-        };
-        let cause = link("type", name, Reason::WaitingForWorker, seen.clone());
-        (Reason::WaitingForWorker, format!("`{key}` waits for a worker: {seen}"), Some(cause))
-    }
-
-    /// What is at work inside a group, a loop or an iteration, in a sentence and as a list.
-    fn inside(&self, index: u32) -> (String, Vec<Cow<'_, str>>) {
-        let run = &self.reading.run;
-        let is_at_work = |step: &u32| {
-            let state = run.step(*step);
-            state.outcome().is_none() && !matches!(state.phase, Phase::Pending {})
-        };
-        let at_work: Vec<Cow<'_, str>> = run.children(index).filter(is_at_work).map(|step| self.key(step)).collect();
-        let key = self.key(index);
-        let summary = match (&run.step(index).iterations, at_work.is_empty()) {
-            (Some(iterations), _) => {
-                let (done, of) = (iterations.settled.len(), iterations.count);
-                let of = of.map_or_else(String::new, |count| format!(" of {count}"));
-                format!("{done}{of} iterations of `{key}` have ended, {} are at work", at_work.len())
-            }
-            (None, true) => format!("`{key}` is about to go on"),
-            (None, false) => format!("`{key}` is at work at {}", names(&at_work)),
-        };
-        (summary, at_work.into_iter().take(INSIDE_MAX).collect())
-    }
-
-    fn done(&self, index: u32, status: StepStatus, add: &mut dyn FnMut(Value)) -> (Reason, String) {
-        let key = self.key(index);
-        let node = self.reading.run.node(self.plan, index);
-        let step = self.reading.run.step(index);
-        let response = step.response.as_ref();
-        if let Some(code) = response.and_then(|r| r.status_code) {
-            add(json!({ "status_code": code }));
-        }
-        if let Some(failure) = step.failure.as_deref() {
-            add(json!({ "error": error(failure) }));
-        }
-        let message = step.failure.as_ref().map_or("", |failure| failure.message.as_str());
-        match status {
-            StepStatus::Success => (Reason::Completed, format!("`{key}` succeeded")),
-            StepStatus::Received => (Reason::Completed, format!("`{key}` received its call")),
-            StepStatus::TemplateError => (Reason::TemplateError, format!("`{key}` could not be filled in: {message}")),
-            StepStatus::Timeout => (Reason::StepTimeout, format!("`{key}` ran out of time: {message}")),
-            StepStatus::Failed => {
-                let attempts = node.retry.max_attempts;
-                match attempts > 1 && step.charged >= attempts {
-                    true => {
-                        add(json!({ "attempts": step.attempt, "max_attempts": attempts }));
-                        (Reason::RetryExhausted, format!("`{key}` failed {} times, last: {message}", step.charged))
-                    }
-                    false => (Reason::StepFailed, format!("`{key}` failed: {message}")),
-                }
-            }
-            StepStatus::Cancelled => (Reason::Cancelled, format!("`{key}` ended with its run")),
-            StepStatus::Skipped => match step.because.as_deref() {
-                Some(Because::Condition { seen }) => {
-                    let text = node.guard.as_ref().map_or("", |guard| guard.text.as_str());
-                    add(json!({ "condition": text, "saw": saw(seen) }));
-                    let values: Vec<String> = seen.iter().map(|s| format!("{} was {}", s.path, s.value)).collect();
-                    let summary = format!("`{key}` was skipped: `{text}` is false, because {}", values.join(" and "));
-                    (Reason::SkippedByCondition, summary)
-                }
-                Some(Because::Needs { steps }) => {
-                    let statuses: Map<String, Value> =
-                        steps.iter().map(|s| (self.key(*s).into_owned(), json!(self.status(*s)))).collect();
-                    let words: Vec<String> =
-                        steps.iter().map(|s| format!("`{}` is {}", self.key(*s), self.status(*s))).collect();
-                    add(json!({ "needs": statuses }));
-                    let summary =
-                        format!("`{key}` was skipped: it runs only if its needs succeed, and {}", words.join(" and "));
-                    (Reason::SkippedByNeeds, summary)
-                }
-                Some(Because::Operator { actor, reason }) => {
-                    add(json!({ "by": actor, "reason": reason }));
-                    (Reason::Skipped, format!("`{key}` was skipped{}", paused_by(actor, reason)))
-                }
-                Some(Because::Unknown { .. }) | None => (Reason::Skipped, format!("`{key}` was skipped")),
-            },
-            // A step that is done never has these statuses.
-            StepStatus::Pending
-            | StepStatus::Running
-            | StepStatus::Retrying
-            | StepStatus::Sleeping
-            | StepStatus::Waiting => (Reason::PendingDispatch, format!("`{key}` is about to start")),
-        }
-    }
-
-    /// The queue position of this step's request, if it waits.
-    fn queue_position(&self, step: &Step) -> Option<HttpQueuePosition> {
-        match step.phase {
-            Phase::Running { fence, .. } => self.around.queued.and_then(|queued| queued(fence)),
-            _ => None,
-        }
-    }
-
-    /// An explanation of the run as a whole.
-    fn run_explanation(&self, reason: Reason, summary: String, mut details: Value) -> Explanation {
-        self.add_end_details(&mut details);
-        let chain = vec![Cause { summary: summary.clone(), ..self.link_to_run(reason) }];
-        Explanation { reason, summary, step: None, details, next_actions: self.actions(), chain }
-    }
-
-    /// Adds the details that every ended run has.
-    fn add_end_details(&self, details: &mut Value) {
+    /// Adds the details that the first cause of every run has.
+    fn add_run_details(&self, details: &mut Value) {
         let Value::Object(details) = details else { return };
+        if let Some(current) = self.newer_version() {
+            details.insert(
+                "definition".into(),
+                json!({ "version": self.reading.row.version, "current_version": current }),
+            );
+        }
         if !self.reading.run.is_terminal() {
             return;
         }
-        details.insert("replay".into(), json!({ "allowed": true }));
+        let replay = match self.replay_refusal() {
+            None => json!({ "allowed": true }),
+            Some(because) => json!({ "allowed": false, "because": because }),
+        };
+        details.insert("replay".into(), replay);
         let pending: Vec<Value> = self
             .around
             .notifications
@@ -683,22 +179,61 @@ impl Case<'_> {
         }
     }
 
-    fn link_to_run(&self, reason: Reason) -> Cause {
-        let run = &self.reading.run;
-        let name = self.reading.row.id.to_string();
-        link("run", &name, reason, format!("the run of `{}` is {}", self.reading.row.workflow_name, run.status()))
+    fn link_to_run(&self, reason: Reason) -> ChainLink {
+        let Reading { row, run, .. } = self.reading;
+        let version = match self.newer_version() {
+            Some(current) => format!(" (version {}; the current one is {current})", row.version),
+            None => String::new(),
+        };
+        let summary = format!("the run of `{}`{version} is {}", row.workflow_name, run.status());
+        link("run", &row.id.to_string(), reason, summary)
+    }
+
+    /// The current version of the workflow, if the run uses an earlier one.
+    fn newer_version(&self) -> Option<u32> {
+        self.around.definition?.version.filter(|current| *current > self.reading.row.version)
+    }
+
+    /// Why an ended run cannot be replayed; `None` if it can.
+    fn replay_refusal(&self) -> Option<String> {
+        let name = &self.reading.row.workflow_name;
+        match self.around.definition {
+            Some(Definition { is_enabled: false, .. }) if self.is_single_task() => {
+                Some(format!("the type `{name}` is disabled"))
+            }
+            Some(Definition { is_enabled: false, .. }) => Some(format!("the workflow `{name}` is disabled")),
+            _ => None,
+        }
+    }
+
+    fn is_single_task(&self) -> bool {
+        self.reading.row.form == kernel::plan::Form::Task
     }
 
     /// The actions that the run's state allows.
     fn actions(&self) -> Vec<Action> {
-        match self.reading.run.is_terminal() {
-            true => vec![self.action("replay", "replay", None)],
-            false => {
-                let path = format!("/api/v1/runs/{}", self.reading.row.id);
-                let wait = Action { action: "wait", method: "GET", path, body: None };
-                vec![wait, self.action("cancel", "cancel", None)]
-            }
+        if !self.reading.run.is_terminal() {
+            return vec![self.wait(), self.action("cancel", "cancel", None)];
         }
+        if self.replay_refusal().is_some() {
+            let enable = match self.is_single_task() {
+                true => enable_type(&self.reading.row.workflow_name),
+                false => {
+                    let path = format!("/api/v1/workflows/{}/enable", self.reading.row.workflow);
+                    Action { action: "enable", method: "POST", path, body: None }
+                }
+            };
+            return vec![enable];
+        }
+        let replay = |action, version: Option<&str>| {
+            self.action(action, "replay", version.map(|version| json!({ "version": version })))
+        };
+        let latest = self.newer_version().map(|_| replay("replay_latest", Some("latest")));
+        std::iter::once(replay("replay", None)).chain(latest).collect()
+    }
+
+    fn wait(&self) -> Action {
+        Action { action: "wait", method: "GET", path: format!("/api/v1/runs/{}", self.reading.row.id), body: None }
     }
 
     fn action(&self, action: &'static str, verb: &str, body: Option<Value>) -> Action {
@@ -717,10 +252,43 @@ impl Case<'_> {
     fn is_open(&self, step: u32) -> bool {
         self.reading.run.step(step).outcome().is_none()
     }
+
+    /// The status of each of these steps, by key.
+    fn statuses(&self, steps: &[u32]) -> Map<String, Value> {
+        steps.iter().map(|step| (self.key(*step).into_owned(), json!(self.status(*step)))).collect()
+    }
 }
 
-fn link(what: &'static str, name: &str, reason: Reason, summary: String) -> Cause {
-    Cause { what, name: name.to_owned(), reason, summary }
+impl Explanation {
+    fn of(cause: Cause) -> Explanation {
+        Explanation { causes: vec![cause], omitted: 0 }
+    }
+
+    pub fn first(&self) -> &Cause {
+        &self.causes[0]
+    }
+}
+
+impl Cause {
+    /// What a run that waits for this one says about the root cause.
+    fn root(&self) -> &str {
+        self.root.as_deref().unwrap_or(&self.summary)
+    }
+
+    fn add(&mut self, name: &str, value: Value) {
+        if let Value::Object(details) = &mut self.details {
+            details.insert(name.into(), value);
+        }
+    }
+}
+
+fn link(what: &'static str, name: &str, reason: Reason, summary: String) -> ChainLink {
+    ChainLink { what, name: name.to_owned(), reason, summary }
+}
+
+fn enable_type(name: &str) -> Action {
+    let path = format!("/api/v1/types/{name}");
+    Action { action: "enable_type", method: "PUT", path, body: Some(json!({ "enabled": true })) }
 }
 
 /// The actor and the note of a pause, where they are given.
@@ -745,4 +313,15 @@ fn names(steps: &[impl Display]) -> String {
     let more = steps.len().saturating_sub(5);
     let list = quoted.join(", ");
     if more > 0 { format!("{list} and {more} more") } else { list }
+}
+
+/// How long it is until then, as people say it: `40 s`, `5 min`, `3 h`, `2 days`.
+fn remaining(now: Timestamp, at: Timestamp) -> String {
+    let seconds = at.since(now).millis().div_ceil(1_000);
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7_200 => format!("{} min", seconds / 60),
+        7_200..172_800 => format!("{} h", seconds / 3_600),
+        _ => format!("{} days", seconds / 86_400),
+    }
 }

@@ -21,6 +21,7 @@ mod cluster_events;
 pub mod core;
 pub mod deferred_inputs;
 pub mod engine_loop;
+pub mod explanations;
 pub mod id_generator;
 mod input_check;
 pub mod outbox;
@@ -43,6 +44,7 @@ pub mod webhooks;
 pub mod workflow_edits;
 pub mod workflows;
 
+pub use explanations::{WaitGroup, WaitSummary};
 pub use outbox::{NOTIFIER, NOTIFIER_NAME, RETRY_EVERY, idempotency};
 pub use overrides::Rehearsal;
 pub use run_history::RunHistory;

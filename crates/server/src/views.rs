@@ -7,14 +7,14 @@ pub mod tasks;
 
 use crate::Refusal;
 use api::{
-    ActionView, ApprovalStepView, CauseView, ChildView, DeliveryView, EventView, ExplainView, FailureView, ParentView,
-    PauseView, RecoveryView, RunSummary, RunView, SkipView, StepView, TriggerDetail, TriggerView, UndoneStepView,
-    UnreadableView, WaitingView, WorkflowView, rfc3339,
+    ActionView, ApprovalStepView, CauseView, ChainLinkView, ChildView, DeliveryView, EventView, ExplainView,
+    FailureView, ParentView, PauseView, RecoveryView, RunSummary, RunView, SkipView, StepView, TriggerDetail,
+    TriggerView, UndoneStepView, UnreadableView, WaitGroupView, WaitSummaryView, WaitingView, WorkflowView, rfc3339,
 };
 use engine::Engine;
 use engine::explain::Explanation;
 use engine::secret::approval_token;
-use engine::services::{Reading, Recovery, StoredEvent, UnreadableRun};
+use engine::services::{Reading, Recovery, StoredEvent, UnreadableRun, WaitGroup, WaitSummary};
 use kernel::advance::FailedSteps;
 use kernel::event::{Because, EventType, Failure, Pair};
 use kernel::plan::{Node, OnError};
@@ -256,27 +256,50 @@ fn recovery(reading: &Reading, recovery: &Recovery) -> RecoveryView {
 }
 
 pub fn explanation(reading: &Reading, explanation: Explanation) -> ExplainView {
+    let causes: Vec<CauseView> = explanation.causes.into_iter().map(cause).collect();
+    ExplainView {
+        run_id: reading.row.id.to_string(),
+        status: reading.run.status().as_str().into(),
+        first: causes[0].clone(), // never empty
+        causes,
+        more_causes: explanation.omitted as u64,
+    }
+}
+
+fn cause(cause: engine::explain::Cause) -> CauseView {
     let action = |a: engine::explain::Action| ActionView {
         action: a.action.into(),
         method: a.method.into(),
         path: a.path,
         body: a.body,
     };
-    let cause = |l: engine::explain::Cause| CauseView {
+    let link = |l: engine::explain::ChainLink| ChainLinkView {
         what: l.what.into(),
         name: l.name,
         reason: l.reason.as_str().into(),
         summary: l.summary,
     };
-    ExplainView {
-        run_id: reading.row.id.to_string(),
-        status: reading.run.status().as_str().into(),
-        reason: explanation.reason.as_str().into(),
-        summary: explanation.summary,
-        step: explanation.step,
-        details: explanation.details,
-        next_actions: explanation.next_actions.into_iter().map(action).collect(),
-        chain: explanation.chain.into_iter().map(cause).collect(),
+    CauseView {
+        reason: cause.reason.as_str().into(),
+        summary: cause.summary,
+        step: cause.step,
+        details: cause.details,
+        next_actions: cause.next_actions.into_iter().map(action).collect(),
+        chain: cause.chain.into_iter().map(link).collect(),
+    }
+}
+
+pub fn waits(summary: WaitSummary) -> WaitSummaryView {
+    let group = |group: WaitGroup| WaitGroupView {
+        reason: group.reason.as_str().into(),
+        count: group.count as u64,
+        step: group.step,
+        example_run: group.example.to_string(),
+    };
+    WaitSummaryView {
+        data: summary.groups.into_iter().map(group).collect(),
+        runs: summary.runs as u64,
+        truncated: summary.is_truncated,
     }
 }
 

@@ -8,6 +8,7 @@ use api::{
     CancelRequest, DecidedView, DecisionRequest, EventRefView, ExplainView, OverriddenView, OverrideRequest,
     PauseRequest, RecoveryView, ReplayVersion, ResultRequest, ResumeRunRequest, RetryRequest, RunDiffView,
     RunMomentView, RunStatusView, RunSummary, RunView, StepChangeView, StepMomentView, StepView, UndoneStepView,
+    WaitGroupView, WaitSummaryView,
 };
 use client::RunQuery;
 use kernel::plan::Form;
@@ -103,9 +104,13 @@ enum Verb {
     },
     /// Say why a run, or one of its steps, is where it is, and what can be done
     Explain {
-        run: String,
-        #[arg(long)]
+        #[arg(required_unless_present = "workflow")]
+        run: Option<String>,
+        #[arg(long, requires = "run")]
         step: Option<String>,
+        /// Sum up what all open runs of this workflow wait for: id, name or slug
+        #[arg(long, conflicts_with = "run")]
+        workflow: Option<String>,
     },
     /// Cancel runs
     Cancel {
@@ -268,7 +273,19 @@ async fn act(asking: &CommandContext, verb: Verb) -> Outcome {
             }
             Ok(())
         }
-        Verb::Explain { run, step } => asking.print(&client.explain(&run, step.as_deref()).await?, explained),
+        Verb::Explain { workflow: Some(workflow), .. } => {
+            let summary = client.explain_workflow(&workflow).await?;
+            if summary.truncated {
+                asking.say(&format!("only the newest {} open runs were read", summary.runs));
+            }
+            if summary.data.is_empty() {
+                asking.say("no open runs");
+            }
+            asking.print(&summary, waits)
+        }
+        Verb::Explain { run, step, .. } => {
+            asking.print(&client.explain(&run.unwrap_or_default(), step.as_deref()).await?, explained)
+        }
         Verb::Cancel { runs, by, reason, compensate } => {
             let request = CancelRequest { actor: by.actor, reason, compensate };
             each(asking, &runs, async |run| asking.print(&client.cancel(run, &request).await?, status)).await
@@ -532,21 +549,31 @@ fn detail(step: &StepView) -> String {
 }
 
 fn explained(view: &ExplainView) -> String {
-    let subject = view.step.as_ref().map_or_else(|| view.run_id.clone(), |step| format!("{step} of {}", view.run_id));
+    let first = &view.first;
+    let subject = first.step.as_ref().map_or_else(|| view.run_id.clone(), |step| format!("{step} of {}", view.run_id));
     // An explanation of a step carries the step's own status.
-    let of_step = view.step.as_ref().and_then(|_| view.details["status"].as_str());
+    let of_step = first.step.as_ref().and_then(|_| first.details["status"].as_str());
     let status = of_step.unwrap_or(&view.status);
-    let mut text = format!("{} is {}: {}\n", clean(&subject), clean(status), view.reason.replace('_', " "));
-    text.push_str(&format!("{}\n", clean(&view.summary)));
-    if view.chain.len() > 1 {
+    let mut text = format!("{} is {}: {}\n", clean(&subject), clean(status), first.reason.replace('_', " "));
+    text.push_str(&format!("{}\n", clean(&first.summary)));
+    if first.chain.len() > 1 {
         text.push_str("\nbecause\n");
-        for cause in &view.chain {
-            text.push_str(&format!("  {} {}: {}\n", cause.what, clean(&cause.name), clean(&cause.summary)));
+        for link in &first.chain {
+            text.push_str(&format!("  {} {}: {}\n", link.what, clean(&link.name), clean(&link.summary)));
         }
     }
-    if !view.next_actions.is_empty() {
+    if view.causes.len() > 1 {
+        text.push_str("\nand also\n");
+        for cause in &view.causes[1..] {
+            text.push_str(&format!("  {}\n", clean(&cause.summary)));
+        }
+        if view.more_causes > 0 {
+            text.push_str(&format!("  and {} more\n", view.more_causes));
+        }
+    }
+    if !first.next_actions.is_empty() {
         text.push_str("\nwhat can be done\n");
-        for action in &view.next_actions {
+        for action in &first.next_actions {
             let body = action.body.as_ref().map(|body| format!(" {body}")).unwrap_or_default();
             text.push_str(&format!(
                 "  {:<12} {} {}{}\n",
@@ -558,4 +585,13 @@ fn explained(view: &ExplainView) -> String {
         }
     }
     text
+}
+
+fn waits(summary: &WaitSummaryView) -> String {
+    let row = |group: &WaitGroupView| {
+        let step = group.step.clone().unwrap_or_else(|| "-".into());
+        vec![group.count.to_string(), group.reason.replace('_', " "), step, group.example_run.clone()]
+    };
+    let rows: Vec<Vec<String>> = summary.data.iter().map(row).collect();
+    if rows.is_empty() { String::new() } else { table(&["RUNS", "REASON", "STEP", "EXAMPLE"], &rows) }
 }

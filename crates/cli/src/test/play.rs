@@ -233,7 +233,7 @@ async fn run_script(
     };
     let (reading, explanation) = engine.runs.explain(ORG, run, None).await?.ok_or(engine::Error::NotFound("run"))?;
     let events = engine.runs.history(ORG, run).await?.unwrap_or_default();
-    let why = explanation.map(|explanation| explanation.summary).unwrap_or_default();
+    let why = explanation.map(|explanation| explanation.first().summary.clone()).unwrap_or_default();
     let output = reading.run.state.output.as_ref().and_then(|output| output.value(&reading.payloads).ok());
     let reading = engine.runs.read_whole(ORG, reading).await?;
     let child_inputs = child_inputs(engine, &reading).await?;

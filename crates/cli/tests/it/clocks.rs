@@ -73,6 +73,12 @@ fn p15_a_node_with_a_wrong_clock_fires_nothing_early_and_says_so() {
     let answer = second.post("/api/v1/tasks/claim", &claim);
     assert!(answer.status == 503 || answer.data(200) == json!([]), "{}", answer.text());
     assert_eq!(first.claim("w", &["clock.v1"], 1)[0].view["task_id"], task);
+    let asleep = first.trigger(&first.workflow("nap: { sleep: 1d }"), &json!(null));
+    first.when(&asleep, "nap", "sleeping");
+    let explanation = second.get(&format!("/api/v1/runs/{asleep}/explain")).data(200);
+    let summary = explanation["summary"].as_str().expect("words");
+    assert!(summary.contains("this node fires no timers") && summary.contains("ahead of"), "{explanation:#}");
+    assert_eq!(explanation["chain"][2]["what"], "clock", "{explanation:#}");
 
     wrong.set(0);
     let run = eventually("it works again", || {

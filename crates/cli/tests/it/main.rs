@@ -22,6 +22,7 @@ mod dashboard;
 mod deletion;
 mod editing;
 mod explain;
+mod explain_situations;
 mod failures;
 #[cfg(target_os = "linux")]
 mod faults;

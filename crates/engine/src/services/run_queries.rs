@@ -1,25 +1,20 @@
-//! Reading runs from the store: back into the mailbox, or for the API: views, history and explanations.
+//! Reading runs from the store: back into the mailbox, or for the API: views and history.
 
 use super::core::refusal;
 use super::runs::Runs;
 use super::workflows::Workflows;
 use crate::error::Error;
-use crate::explain::{ExplainFacts, Explanation, explain};
 use crate::mailbox::{Command, LoadFailure, QueueQuery, Reply, Resumed, StoredBytes};
-use crate::task_queue::ClaimStatus;
 use crate::version::Version;
 use bytes::Bytes;
 use kernel::event::StepPlace;
-use kernel::run::{Lease, ReadyTask, Step};
+use kernel::run::{Lease, Step};
 use kernel::status::Outcome;
 use kernel::{Event, OrgId, Payload, Payloads, Plan, Record, Run, RunId, Timestamp};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use store::{Loaded, NotificationRow, QueueKey, RunRow, UnreadableRow};
-
-/// Unclaimed tasks of one run whose claim status an explanation includes.
-const CLAIM_STATUSES_MAX: usize = 64;
+use store::{Loaded, NotificationRow, RunRow, UnreadableRow};
 
 /// A run with its state, for views.
 pub struct Reading {
@@ -46,6 +41,14 @@ pub struct Recovery {
     pub steps: Vec<(u32, u32)>,
     /// The steps that are still to be undone, in the order in which they will be.
     pub remaining: Vec<u32>,
+}
+
+impl From<Resumed> for Reading {
+    /// Without payloads that are not inline.
+    fn from(resumed: Resumed) -> Reading {
+        let Resumed { version, run, row, .. } = resumed;
+        Reading { row, version, run, payloads: Payloads::new() }
+    }
 }
 
 impl From<UnreadableRow> for UnreadableRun {
@@ -191,23 +194,6 @@ impl Runs {
         Ok(())
     }
 
-    /// The claim status of the run's tasks that wait for a worker, from the task queue.
-    async fn claim_statuses(&self, org: OrgId, reading: &Reading) -> Result<Vec<(u32, ClaimStatus)>, Error> {
-        let plan = &reading.version.plan;
-        let mut claim_statuses = Vec::new();
-        // One is enough to explain the run. More are for a caller that asks about one step of many.
-        for ReadyTask { step, name, key, .. } in reading.run.ready_tasks(plan).take(CLAIM_STATUSES_MAX) {
-            let queue = QueueKey { org, name, key };
-            self.cluster.catch_up(Some((queue.org, &queue.name))).await?;
-            if let Reply::ClaimStatus(claim_status) =
-                self.core.ask(|reply_to| Command::Query(QueueQuery::ClaimStatus(queue), reply_to)).await?
-            {
-                claim_statuses.push((step, *claim_status));
-            }
-        }
-        Ok(claim_statuses)
-    }
-
     /// The deadlines of the run's leases, by step.
     pub async fn leases(&self, reading: &Reading) -> Result<Vec<(u32, Timestamp)>, Error> {
         let nodes = self.cluster.nodes();
@@ -228,33 +214,6 @@ impl Runs {
             }
             other => Err(refusal(other, "task")),
         }
-    }
-
-    /// Why the run, or one step of it, is where it is. The inner `None`: it has no such step.
-    pub async fn explain(
-        &self,
-        org: OrgId,
-        run: RunId,
-        step: Option<&str>,
-    ) -> Result<Option<(Reading, Option<Explanation>)>, Error> {
-        self.cluster.refresh_caches().await?;
-        let Some(mut reading) = self.read(org, run).await? else { return Ok(None) };
-        if let Some(key) = step {
-            reading = self.with_step(org, reading, key).await?;
-        }
-        let is_queued = reading.run.state.queued.is_some();
-        let (claim_statuses, leases) = (self.claim_statuses(org, &reading).await?, self.leases(&reading).await?);
-        let around = ExplainFacts {
-            queue_status: if is_queued { self.queue_status(run).await? } else { None },
-            pause: if is_queued { self.workflows.paused(org, reading.row.workflow).await? } else { None },
-            notifications: if reading.run.is_terminal() { self.notifications(org, run).await? } else { Vec::new() },
-            queued: Some(&|fence| self.http_queue.position(run, fence)),
-            wait_url: Some(&|key: &str| self.core.callbacks.url(run, key)),
-            claim_statuses,
-            leases,
-        };
-        let explanation = explain(&reading, &around, step);
-        Ok(Some((reading, explanation)))
     }
 
     /// Notifications of a run's end that are not delivered yet, each with its last error.

@@ -21,7 +21,7 @@ mod waits;
 #[cfg(test)]
 mod tests;
 
-pub use crate::planner::{FailedSteps, failed_steps, unhandled_in_group, unhandled_steps};
+pub use crate::planner::{FailedSteps, failed_steps, handled_by, lost_steps, unhandled_in_group, unhandled_steps};
 pub use children::{CALL_DEPTH_MAX, OutgoingRow};
 pub use concurrency_and_notifications::{concurrency_group, notifications};
 pub use overrides::StepOverride;

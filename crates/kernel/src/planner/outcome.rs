@@ -51,14 +51,44 @@ pub fn failed_steps(plan: &Plan, run: &Run) -> Vec<u32> {
 
 /// The failed steps that nothing has handled, by number.
 pub fn unhandled_steps(plan: &Plan, run: &Run) -> Vec<u32> {
+    unhandled_anywhere(plan, run, PendingSteps::HandlesNothing)
+}
+
+/// The failed steps of an open run that nothing around them handles any more, by number. What comes after their group
+/// may still handle the failure of the group.
+pub fn lost_steps(plan: &Plan, run: &Run) -> Vec<u32> {
+    unhandled_anywhere(plan, run, PendingSteps::MayHandle)
+}
+
+fn unhandled_anywhere(plan: &Plan, run: &Run, pending: PendingSteps) -> Vec<u32> {
     let failed = failed_steps(plan, run);
     if failed.is_empty() {
         return failed;
     }
     let groups: BTreeSet<Option<u32>> = failed.iter().map(|step| run.parent(*step)).collect();
     let unhandled: BTreeSet<u32> =
-        groups.into_iter().flat_map(|group| unhandled_among(plan, run, group, PendingSteps::HandlesNothing)).collect();
+        groups.into_iter().flat_map(|group| unhandled_among(plan, run, group, pending)).collect();
     failed.into_iter().filter(|step| is_unhandled(plan, run, &unhandled, *step)).collect()
+}
+
+/// The step that handled a failure. `None` if none did, or if a setting such as `allow_failure` handles it.
+pub fn handled_by(plan: &Plan, run: &Run, failed: u32) -> Option<u32> {
+    let group = run.parent(failed);
+    let mut open = vec![run.node_number(failed)];
+    let mut seen: BTreeSet<u32> = open.iter().copied().collect();
+    while let Some(node) = open.pop() {
+        for next in plan.dependents(node).iter().copied().filter(|next| seen.insert(*next)) {
+            let Some(step) = run.step_in(group, next) else { continue };
+            match run.step(step).outcome() {
+                Some(Outcome::Ok | Outcome::Failed | Outcome::TimedOut) if handles_failures(plan.node_at(next)) => {
+                    return Some(step);
+                }
+                Some(Outcome::Skipped) => open.push(next),
+                _ => {}
+            }
+        }
+    }
+    None
 }
 
 /// Whether a failure is unhandled in its group, and so are those that it caused around it.

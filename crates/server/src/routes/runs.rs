@@ -9,8 +9,9 @@ use crate::views::history::{EVENTS_MAX, Moment};
 use crate::{Answer, App, Path, Refusal, State, body, views};
 use api::{
     CancelRequest, Code, EventView, ExplainView, GraphView, PauseRequest, ReplayRequest, ReplayVersion, ReplayedView,
-    RetryRequest, RunDiffView, RunStatusView, RunSummary, RunView, StepView, rfc3339,
+    RetryRequest, RunDiffView, RunStatusView, RunSummary, RunView, StepView, WaitSummaryView, rfc3339,
 };
+use axum::Json;
 use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -116,7 +117,16 @@ pub fn routes() -> Vec<Route> {
             .refuses(&[Code::RunEnded]),
         get("/api/v1/runs/{run}/explain", explain, "explain_run", "Explain why a run or a step is in its state")
             .query(&[STEP])
-            .answers::<ExplainView>(200, "the reason, the evidence and possible requests"),
+            .answers::<ExplainView>(200, "the causes, the evidence and possible requests"),
+        get(
+            "/api/v1/explain",
+            explain_workflow,
+            "explain_workflow",
+            "Sum up what the open runs of a workflow wait for",
+        )
+        .query(&[params::WORKFLOW.required()])
+        .shaped(200, "causes with the number of runs", ResponseShape::Whole(|g| g.subschema_for::<WaitSummaryView>()))
+        .refuses(&[Code::NotFound]),
         post("/api/v1/runs/{run}/pause", pause, "pause_run", "Pause a run: no step starts until it is resumed")
             .may_take::<PauseRequest>()
             .answers::<RunStatusView>(200, "the run is paused, now or earlier")
@@ -391,6 +401,15 @@ pub async fn explain(app: State, query: Query, Path(run): Path<String>) -> Answe
         Refusal::new(Code::InvalidParameter, message).at("step")
     })?;
     Ok(answer(200, views::explanation(&reading, explanation)))
+}
+
+pub async fn explain_workflow(app: State, query: Query) -> Answer {
+    let key = query.get("workflow").ok_or_else(|| {
+        Refusal::new(Code::InvalidParameter, "`workflow` is missing").hint("name one: ?workflow=orders").at("workflow")
+    })?;
+    let workflow = find_or_deleted(&app, key).await?.id;
+    let summary = app.engine.runs.summarise_waits(app.org(), workflow).await?;
+    Ok(Json(views::waits(summary)).into_response())
 }
 
 pub async fn pause(app: State, Path(run): Path<String>, headers: HeaderMap, body: Body) -> Answer {
