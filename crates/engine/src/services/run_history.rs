@@ -1,6 +1,7 @@
 //! A run as it was right after any of its events.
 //!
-//! Everything here follows from the records alone: the row of a run and its snapshot say what it is now.
+//! The state follows from the records alone. A snapshot says what a run was later, and its row what it is now; only what
+//! never changes is read from the row: the workflow, the version and the hash.
 
 use super::run_queries::{Reading, StoredEvent, events_in, events_of};
 use super::runs::Runs;

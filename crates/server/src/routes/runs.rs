@@ -8,8 +8,8 @@ use crate::query::{NUMBER_MAX, Query, invalid};
 use crate::views::history::{EVENTS_MAX, Moment};
 use crate::{Answer, App, Path, Refusal, State, body, views};
 use api::{
-    CancelRequest, Code, EventView, ExplainView, GraphView, PauseRequest, ReplayRequest, ReplayVersion, ReplayedView,
-    RetryRequest, RunDiffView, RunStatusView, RunSummary, RunView, StepView, WaitSummaryView, rfc3339,
+    AsOfView, CancelRequest, Code, EventView, ExplainView, GraphView, PauseRequest, ReplayRequest, ReplayVersion,
+    ReplayedView, RetryRequest, RunDiffView, RunStatusView, RunSummary, RunView, StepView, WaitSummaryView, rfc3339,
 };
 use axum::Json;
 use axum::body::Body;
@@ -234,11 +234,8 @@ pub async fn show(app: State, query: Query, Path(run): Path<String>) -> Answer {
             let message = "`at` and `wait` cannot be combined: what a run was does not change";
             return Err(Refusal::new(Code::InvalidParameter, message).at("wait"));
         }
-        let history = read_history(&app, &run).await?;
-        let event = event_of(&history, "at", seq)?;
-        let reading = app.engine.runs.read_at(app.org(), &history, seq).await?;
-        let as_of = Some(views::history::as_of(&history, &event));
-        return Ok(answer(200, RunView { as_of, ..views::run(&reading) }));
+        let (as_of, reading) = read_at(&app, &run, seq).await?;
+        return Ok(answer(200, RunView { as_of: Some(as_of), ..views::run(&reading) }));
     }
     let mut reading = read(&app, &run).await?;
     if let Some(wait) = wait.filter(|_| !reading.run.is_terminal()) {
@@ -259,11 +256,7 @@ pub async fn steps(app: State, query: Query, Path(run): Path<String>) -> Answer 
     let after = query.number("cursor", "the number of a step")?.unwrap_or(0) as usize;
     let mut reading = match event_number(&query, "at")? {
         None => read(&app, &run).await?,
-        Some(seq) => {
-            let history = read_history(&app, &run).await?;
-            event_of(&history, "at", seq)?;
-            app.engine.runs.read_at(app.org(), &history, seq).await?
-        }
+        Some(seq) => read_at(&app, &run, seq).await?.1,
     };
     let Some(key) = query.get("under") else {
         let steps: Vec<u32> = (0..reading.version.plan.root().len() as u32).collect();
@@ -448,6 +441,14 @@ fn status_response(run: RunId, (judged, status): (Judged, RunStatus)) -> Answer 
 async fn read(app: &App, run: &str) -> Result<Reading, Refusal> {
     let id = run_id(run)?;
     app.engine.runs.read(app.org(), id).await?.ok_or_else(|| Refusal::not_found("run", run))
+}
+
+/// The run as it was right after the event that the parameter `at` names.
+async fn read_at(app: &App, run: &str, seq: u64) -> Result<(AsOfView, Reading), Refusal> {
+    let history = read_history(app, run).await?;
+    let event = event_of(&history, "at", seq)?;
+    let reading = app.engine.runs.read_at(app.org(), &history, seq).await?;
+    Ok((views::history::as_of(&history, &event), reading))
 }
 
 async fn read_history(app: &App, run: &str) -> Result<RunHistory, Refusal> {
