@@ -198,6 +198,8 @@ codes! {
     StoreRollbackDetected = 503 "store_rollback_detected",
     /// Too many requests are waiting; nothing was changed.
     Overloaded = 503 "overloaded",
+    /// A run that the signal of a webhook is for has 1,000 unread signals or 16 MiB of data. Send the request again.
+    RunFull = 503 "run_full",
     /// Too many event streams are open.
     TooManyStreams = 503 "too_many_streams",
     /// The server is shutting down; nothing was changed.

@@ -58,6 +58,9 @@ pub enum Error {
     /// A webhook rejected a request.
     #[error("the request was rejected: {}", .0.as_str())]
     Rejected(Rejection),
+    /// The signal of a webhook is for so many runs that cannot take it now.
+    #[error("{0} of the runs that wait for it can take no more signals now")]
+    RunsFull(u32),
     /// The run of the idempotency key has been deleted.
     #[error("this idempotency key was used for a run that has been deleted")]
     RunDeleted(RunId),

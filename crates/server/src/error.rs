@@ -154,6 +154,8 @@ impl From<engine::Error> for Refusal {
             Error::NotKept => Refusal::new(Code::RequestNotKept, message)
                 .hint("only requests that started a run are kept, and only the newest 100 of a trigger"),
             Error::Rejected(rejection) => rejected(rejection),
+            Error::RunsFull(_) => Refusal::new(Code::RunFull, message)
+                .hint("send it again with the same delivery id; the runs that have it already get it only once"),
             Error::InvalidConcurrencyKey(_) => Refusal::new(Code::ConcurrencyKeyUnresolved, message)
                 .hint("the workflow's `concurrency.key` reads this from the trigger; send it, or change the key")
                 .at("concurrency.key"),

@@ -557,6 +557,35 @@ pauses: { needs: [gates], loop: { items: trigger.body, tasks: { hold: { pause: {
     server.verify();
 }
 
+/// A signal that a run cannot take now is not acknowledged: the sender repeats it.
+#[test]
+fn m21_a_delivery_that_a_run_cannot_take_is_not_lost() {
+    let server = Server::start();
+    let workflow = server.workflow(
+        "first: { wait_for_signal: { name: go } }\nsecond: { needs: [first], wait_for_signal: { name: paid } }",
+    );
+    let config = json!({ "path": "full", "unsigned": true, "signal": { "name": "paid", "correlate": "$.order", "label": "order" } });
+    let trigger = json!({ "name": "full", "type": "webhook", "workflow": workflow, "config": config });
+    let id = server.post("/api/v1/triggers", &trigger).data(201)["id"].as_str().expect("an id").to_owned();
+    let start = || {
+        let path = format!("/api/v1/workflows/{workflow}/trigger?label=order:7");
+        server.post(&path, &json!({})).data(201)["run_id"].as_str().expect("an id").to_owned()
+    };
+    let (full, other) = (start(), start());
+    (0..1_000).for_each(|n| drop(signal(&server, &full, "noise", &json!(n))));
+    let deliver = || server.post_with("/webhooks/full", &[("webhook-id", "d1")], &json!({ "order": 7 }));
+    assert_eq!(deliver().refusal(503), "run_full");
+    assert_eq!(deliver().refusal(503), "run_full", "again, and not as a repeat of what was done");
+    let log = server.list(&format!("/api/v1/triggers/{id}/deliveries"));
+    assert!(log.iter().all(|line| line["outcome"] == "rejected" && line["reason"] == "run_full"), "{log:?}");
+    server.cancel(&full);
+    let done = deliver().data(202);
+    assert_eq!(done["signalled"], 1, "{done:#}");
+    assert_eq!(server.run(&other)["unread_signals"], json!({ "paid": 1 }), "it got the signal once");
+    assert_eq!(deliver().data(200)["deduplicated"], true);
+    server.verify();
+}
+
 #[test]
 fn m21_a_webhook_signals_every_open_run_with_the_label_once_for_each_delivery() {
     let mut server = Server::start();

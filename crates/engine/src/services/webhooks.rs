@@ -165,7 +165,7 @@ impl Webhooks {
         }
         let body = request.payload(webhook);
         let value = serde_json::from_slice(&body).ok().and_then(|body: Value| text_at(&body, &signal.correlate));
-        let mut runs = 0;
+        let (mut runs, mut full) = (0, 0);
         if let Some(value) = value {
             let mut filter = RunFilter {
                 statuses: RunStatus::ALL.iter().copied().filter(|status| !status.is_terminal()).collect(),
@@ -188,7 +188,9 @@ impl Webhooks {
                             runs += 1;
                             crash::point(Point::SignalSent);
                         }
-                        // It ended meanwhile, or has too many signals: the others get theirs.
+                        // The others get theirs.
+                        Ok((Answer::Full | Answer::TooLarge, _)) => full += 1,
+                        // It ended meanwhile.
                         Ok(_) | Err(Error::NotFound(_)) => {}
                         Err(error) if error.is_unreadable_run() => {}
                         Err(error) => return Err(error),
@@ -199,6 +201,12 @@ impl Webhooks {
                     _ => break,
                 }
             }
+        }
+        if full > 0 {
+            // Without a line in the log, the delivery is not done: when the sender repeats it, those runs get the signal
+            // that can take it by then, and the others recognise it.
+            self.reject(row, "run_full").await;
+            return Err(Error::RunsFull(full));
         }
         let entry = match runs {
             0 => {

@@ -148,7 +148,7 @@ pub fn routes() -> Vec<Route> {
         .idempotent()
         .answers::<DeliveredView>(201, "the new run")
         .answers::<DeliveredView>(200, "the run that an earlier request with this key started")
-        .refuses(&[Code::RequestNotKept])
+        .refuses(&[Code::RequestNotKept, Code::RunFull])
         .refuses(STARTS)
         .refuses(OF_ONE),
     ]

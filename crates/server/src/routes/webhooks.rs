@@ -27,6 +27,7 @@ pub fn routes() -> Vec<Route> {
                 Code::TimestampOutOfWindow,
                 Code::HeaderRequired,
                 Code::DeliveryIdReused,
+                Code::RunFull,
                 Code::WorkflowDisabled,
                 Code::RunDeleted,
                 Code::ConcurrencyKeyUnresolved,
