@@ -160,6 +160,8 @@ codes! {
     ApprovalChanged = 409 "approval_changed",
     /// The run has 1,000 signals that no step has read.
     TooManySignals = 409 "too_many_signals",
+    /// The run has ended, and a step of another run has its result; retry that step.
+    HasParent = 409 "has_parent",
     /// No step of the run waits for its next attempt, or the run is paused.
     NothingToRetry = 409 "nothing_to_retry",
     /// The workflow's `concurrency.key` reads a value that the trigger did not provide.

@@ -134,7 +134,7 @@ pub fn routes() -> Vec<Route> {
         post("/api/v1/runs/{run}/retry", retry, "retry_run", "Start the next attempt of retrying steps now")
             .may_take::<RetryRequest>()
             .answers::<RunStatusView>(200, "the next attempts have started")
-            .refuses(&[Code::RunEnded, Code::NothingToRetry]),
+            .refuses(&[Code::RunEnded, Code::HasParent, Code::NothingToRetry]),
         get(
             "/api/v1/workflows/{workflow}/runs",
             list_of_workflow,
@@ -417,6 +417,12 @@ pub async fn retry(app: State, Path(run): Path<String>, headers: HeaderMap, body
     let RetryRequest { actor, step } = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
     let [actor] = notes([("actor", actor)])?;
     let reading = read(&app, &run).await?;
+    if let Some(parent) = reading.run.state.origin.parent.as_ref().filter(|_| reading.run.is_terminal())
+        && !parent.is_detached
+    {
+        let message = format!("the run has ended, and `{}` of {} has its result", parent.key, parent.run);
+        return Err(Refusal::new(Code::HasParent, message).hint("retry that step: it starts the next child"));
+    }
     let step = match step {
         None => None,
         Some(name) => Some(reading.run.find(&reading.version.plan, &name).ok_or_else(|| {
