@@ -102,6 +102,10 @@ pub struct RetryRequest {
 pub struct ReplayRequest {
     #[serde(default)]
     pub version: ReplayVersion,
+    /// The person or program that starts the run. An approval can exclude the initiator of its run.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub actor: String,
 }
 
 /// The version of the workflow that a replay runs.
@@ -252,6 +256,10 @@ pub struct FireRequest {
     /// The run's `trigger.body`, over the trigger's `input`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub variables: Option<Value>,
+    /// The person or program that starts the run. An approval can exclude the initiator of its run.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub actor: String,
 }
 
 /// Starts a run without a trigger.
@@ -267,4 +275,8 @@ pub struct ManualRunRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 200))]
     pub client_request_id: Option<String>,
+    /// The person or program that starts the run. An approval can exclude the initiator of its run.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub actor: String,
 }

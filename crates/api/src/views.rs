@@ -274,6 +274,9 @@ pub struct TriggerView {
     pub scheduled_for: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delivery_id: Option<String>,
+    /// The `actor` of the request that started the run; of a child, the one who started its parent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub actor: Option<String>,
 }
 
 /// A trigger: a schedule, a webhook or a manual trigger.

@@ -3,8 +3,8 @@
 use crate::{Client, Error, Events, RequestBuilder, Result, segment};
 use api::{
     CancelRequest, EventView, ExplainView, OverriddenView, OverrideRequest, Page, PauseRequest, ReplayRequest,
-    ReplayVersion, ReplayedView, ResultRequest, RetryRequest, RunDiffView, RunStatusView, RunSummary, RunView,
-    StepView, WaitSummaryView,
+    ReplayedView, ResultRequest, RetryRequest, RunDiffView, RunStatusView, RunSummary, RunView, StepView,
+    WaitSummaryView,
 };
 use reqwest::Method;
 use serde::de::DeserializeOwned;
@@ -147,8 +147,8 @@ impl Client {
     }
 
     /// Starts a new run with the same input, on the same version or on the current one.
-    pub async fn replay(&self, run: &str, version: ReplayVersion) -> Result<ReplayedView> {
-        self.data(RequestBuilder::post(format!("/runs/{}/replay", segment(run))).json(&ReplayRequest { version })).await
+    pub async fn replay(&self, run: &str, request: &ReplayRequest) -> Result<ReplayedView> {
+        self.data(RequestBuilder::post(format!("/runs/{}/replay", segment(run))).json(request)).await
     }
 
     /// Deletes a run that has ended.

@@ -22,6 +22,8 @@ pub struct Start {
     pub body: Option<Bytes>,
     pub labels: Vec<(String, String)>,
     pub idempotency_key: Option<String>,
+    /// The person or program that starts the run.
+    pub actor: Option<String>,
 }
 
 impl Start {
@@ -117,6 +119,7 @@ fn start_request(workflow: &str, start: &Start) -> RequestBuilder {
     for (key, value) in &start.labels {
         request = request.query("label", Some(format!("{key}:{value}")));
     }
+    request = request.query("actor", start.actor.as_deref());
     request.body = start.body.clone().map(|bytes| ("application/json", bytes));
     request.header("idempotency-key", start.idempotency_key.as_deref())
 }

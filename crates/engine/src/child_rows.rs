@@ -47,7 +47,7 @@ impl ChildRequest {
     pub fn source(&self) -> Source {
         Source {
             kind: TriggerKind::Subworkflow,
-            actor: self.parent.run.to_string(),
+            actor: self.parent.actor.clone(),
             parent: Some(Box::new(self.parent.clone())),
             child: Some(self.key.1),
             inbox: Some(InboxSource { rows: vec![self.key], is_from_run: true }),

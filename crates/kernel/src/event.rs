@@ -305,6 +305,8 @@ message! {
         6 => depth: u32,
         /// The step does not wait for the end of the run.
         7 => is_detached: bool,
+        /// The person who started the parent, if known.
+        8 => actor: String,
         /// How many runs the runs above had started when they asked for this one, it included.
         9 => spent: u32,
     }

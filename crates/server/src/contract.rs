@@ -341,6 +341,11 @@ pub mod params {
 
     pub const LABEL: Param =
         Param::new("label", "`key:value`; may be repeated", || api::schema::label().to_value()).repeated();
+    pub const ACTOR: Param = Param::new(
+        "actor",
+        "the person or program that starts the run",
+        || json!({ "type": "string", "maxLength": 1024 }),
+    );
     /// A time, or how long ago.
     fn time_or_age() -> Value {
         let age = json!({ "type": "string", "pattern": "^[0-9]{1,9}(ms|s|m|h|d)$" });

@@ -12,6 +12,8 @@ pub const LIMIT_DEFAULT: usize = 50;
 pub const LIMIT_MAX: usize = 500;
 /// The largest number that every JSON client can represent.
 pub const NUMBER_MAX: u64 = (1 << 53) - 1;
+/// The largest `actor`.
+const ACTOR_MAX: usize = 1_024;
 
 /// The parameters of a query. As an extractor it never fails.
 pub struct Query(Vec<(String, String)>);
@@ -67,6 +69,14 @@ impl Query {
     pub fn read<T>(&self, name: &str, expected: &str, read: impl Fn(&str) -> Option<T>) -> Result<Option<T>, Refusal> {
         let Some(text) = self.get(name) else { return Ok(None) };
         read(text).map(Some).ok_or_else(|| invalid(name, text, expected))
+    }
+
+    /// The person or program that starts a run; empty if the request does not say.
+    pub fn actor(&self) -> Result<String, Refusal> {
+        let actor = self.read("actor", &format!("at most {ACTOR_MAX} bytes"), |text| {
+            (text.len() <= ACTOR_MAX).then(|| text.to_owned())
+        })?;
+        Ok(actor.unwrap_or_default())
     }
 
     /// The number of an event, a delivery or a version.

@@ -189,6 +189,7 @@ pub fn run(reading: &Reading) -> RunView {
             id: state.origin.trigger_id.map(|id| id.to_string()),
             scheduled_for: state.origin.nominal.map(rfc3339),
             delivery_id: Some(state.origin.delivery.clone()).filter(|id| !id.is_empty()),
+            actor: Some(state.origin.actor.clone()).filter(|actor| !actor.is_empty()),
         },
         input: body,
         output: output(reading),

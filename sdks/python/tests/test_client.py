@@ -141,6 +141,8 @@ class Producing(unittest.TestCase):
         run = self.client.trigger("order flow", {"n": 1}, wait="5s", labels={"team": "x"}, idempotency_key="k")
         self.assertEqual(self.fake.calls[-1][1], "/workflows/order%20flow/trigger?label=team%3Ax&wait=5s")
         self.assertEqual(self.fake.headers[-1]["Idempotency-Key"], "k")
+        self.client.trigger("flow", actor="eve & co")
+        self.assertEqual(self.fake.calls[-1][1], "/workflows/flow/trigger?actor=eve+%26+co")
         ended = self.client.wait(run, timeout=5)
         self.assertEqual((ended.status, self.client.result(run)), ("completed", {"n": 1}))
 

@@ -81,15 +81,16 @@ class Cases:
 
         def test_runs(self) -> None:
             self.client.workflows.create(SHOP)
-            done = self.client.trigger("shop", {"n": 1}, wait="10s", labels={"team": "ä b"})
-            self.assertEqual((done.status, done.input), ("completed", {"n": 1}))
+            done = self.client.trigger("shop", {"n": 1}, wait="10s", labels={"team": "ä b"}, actor="ada")
+            self.assertEqual((done.status, done.input, done.raw["trigger"]["actor"]), ("completed", {"n": 1}, "ada"))
             self.assertIn(done.id, [run.id for run in self.client.runs.list(form="graph,script")])
             self.assertNotIn(done.id, [run.id for run in self.client.runs.list(form="task")])
             self.assertEqual([run.id for run in self.client.runs.list(workflow="shop", status="completed", labels={"team": "ä b"})], [done.id])
-            again = self.client.runs.replay(done, idempotency_key="replay-1" + done.id)
+            again = self.client.runs.replay(done, actor="bob", idempotency_key="replay-1" + done.id)
             same = self.client.runs.replay(done, idempotency_key="replay-1" + done.id)
             self.assertEqual((same.id, same.deduplicated), (again.id, True))
             self.assertEqual(self.client.wait(again, "10s").raw["replayed_from"], done.id)
+            self.assertEqual(self.client.runs.get(again).raw["trigger"]["actor"], "bob")
             self.assertEqual(self.client.runs.explain(done)["reason"], "completed")
             self.client.runs.delete(done)
             with self.assertRaises(OnwardError) as caught:

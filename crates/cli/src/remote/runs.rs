@@ -6,9 +6,9 @@ use super::workflows::WorkflowArgument;
 use super::{CommandContext, Connection, Failure, Outcome, PageOptions, follow, trigger};
 use api::{
     CancelRequest, DecidedView, DecisionRequest, EventRefView, ExplainView, OverriddenView, OverrideRequest,
-    PauseRequest, RecoveryView, ReplayVersion, ResultRequest, ResumeRunRequest, RetryRequest, RunDiffView,
-    RunMomentView, RunStatusView, RunSummary, RunView, StepChangeView, StepMomentView, StepView, UndoneStepView,
-    WaitGroupView, WaitSummaryView,
+    PauseRequest, RecoveryView, ReplayRequest, ReplayVersion, ResultRequest, ResumeRunRequest, RetryRequest,
+    RunDiffView, RunMomentView, RunStatusView, RunSummary, RunView, StepChangeView, StepMomentView, StepView,
+    UndoneStepView, WaitGroupView, WaitSummaryView,
 };
 use client::RunQuery;
 use kernel::plan::Form;
@@ -208,6 +208,8 @@ enum Verb {
         /// Watch its steps until it ends; exit 0 only if it completed
         #[arg(long)]
         follow: bool,
+        #[command(flatten)]
+        by: WorkflowArgument,
     },
     /// Delete runs that have ended
     Delete {
@@ -331,9 +333,9 @@ async fn act(asking: &CommandContext, verb: Verb) -> Outcome {
         Verb::RunNow { run, step, decision } => {
             asking.print(&client.run_step_now(&run, &step, &decision.request()).await?, overridden)
         }
-        Verb::Replay { run, latest, follow: is_followed } => {
+        Verb::Replay { run, latest, follow: is_followed, by } => {
             let version = if latest { ReplayVersion::Latest } else { ReplayVersion::Pinned };
-            let replayed = client.replay(&run, version).await?;
+            let replayed = client.replay(&run, &ReplayRequest { version, actor: by.actor }).await?;
             let id = replayed.run_id.clone();
             if is_followed {
                 asking.say(&format!("{id} started"));

@@ -23,6 +23,9 @@ pub struct Arguments {
     /// A second request with the same key returns the first run instead of starting another
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
+    /// The person or program that starts the run
+    #[arg(long, value_name = "NAME")]
+    actor: Option<String>,
     /// Wait for the end of the run, at most this long (up to 60s); exit 0 only if it completed
     #[arg(long, value_name = "DURATION", conflicts_with = "follow")]
     wait: Option<String>,
@@ -38,10 +41,10 @@ pub fn label(text: &str) -> Result<(String, String), String> {
 }
 
 pub fn run(arguments: Arguments) -> ExitCode {
-    let Arguments { connection, workflow, input, labels, idempotency_key, wait, follow } = arguments;
+    let Arguments { connection, workflow, input, labels, idempotency_key, actor, wait, follow } = arguments;
     super::run(connection, async |asking| -> Outcome {
         let body = input.as_deref().map(read).transpose()?;
-        let start = Start { body: body.map(Into::into), labels, idempotency_key };
+        let start = Start { body: body.map(Into::into), labels, idempotency_key, actor };
         let refused = |error| match (error, &start.body, &input) {
             // The problem has a place in the input: show it there.
             (client::Error::Refused { problem, .. }, Some(body), Some(input))

@@ -2,7 +2,7 @@
 
 use super::style::{clean, time};
 use super::table::{fields, list, table};
-use super::workflows::{definition, display_name};
+use super::workflows::{WorkflowArgument, definition, display_name};
 use super::{CommandContext, Connection, Failure, Outcome, PageOptions, trigger};
 use crate::validate;
 use api::{DeliveryView, FireRequest, FireTimeView, SwitchRequest, TriggerDetail};
@@ -58,6 +58,8 @@ enum Verb {
         /// What the run gets as `trigger.body`, over the input of the trigger: JSON, `@file`, or `-` for standard input
         #[arg(long, value_name = "JSON")]
         input: Option<String>,
+        #[command(flatten)]
+        by: WorkflowArgument,
     },
     /// Print when a schedule fires next
     Preview {
@@ -101,9 +103,9 @@ async fn act(asking: &CommandContext, verb: Verb) -> Outcome {
         Verb::Disable { trigger, note } => {
             asking.print(&client.switch_trigger(&trigger, false, &SwitchRequest { note }).await?, short)
         }
-        Verb::Run { trigger, input } => {
+        Verb::Run { trigger, input, by } => {
             let variables = input.as_deref().map(parse).transpose()?;
-            let started = client.run_trigger(&trigger, &FireRequest { variables }).await?;
+            let started = client.run_trigger(&trigger, &FireRequest { variables, actor: by.actor }).await?;
             asking.print(&started, |started| started.run_id.clone())
         }
         Verb::Preview { trigger, count } => {

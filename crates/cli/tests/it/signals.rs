@@ -557,6 +557,52 @@ pauses: { needs: [gates], loop: { items: trigger.body, tasks: { hold: { pause: {
     server.verify();
 }
 
+/// The person who started the run cannot approve what it asks for, neither in the run nor in its children.
+#[test]
+fn t15_p14_the_initiator_of_a_run_cannot_approve_where_that_is_excluded() {
+    let server = Server::start();
+    server.define(
+        "name: gate\ntasks: { ask: { approval: { prompt: p, approvers: [ada, eve], exclude_initiator: true } } }",
+    );
+    server.define("name: caller\ntasks: { call: { subworkflow: gate } }");
+    let started = |answer: crate::harness::Answer| answer.data(201)["run_id"].as_str().expect("an id").to_owned();
+    let settle = |run: &str, initiator: &str, other: &str| {
+        let view = server.when(run, "ask", "waiting");
+        assert_eq!(view["trigger"]["actor"], initiator, "{view:#}");
+        assert_eq!(decide(&server, run, "approve", &json!({ "actor": initiator })).refusal(403), "not_an_approver");
+        decide(&server, run, "approve", &json!({ "actor": other })).data(200);
+        assert_eq!(server.finished(run)["status"], "completed");
+    };
+    let first = started(server.post("/api/v1/workflows/gate/trigger?actor=eve", &json!({})));
+    settle(&first, "eve", "ada");
+    let replayed = server.post(&format!("/api/v1/runs/{first}/replay"), &json!({ "actor": "ada" })).data(201);
+    settle(replayed["run_id"].as_str().unwrap(), "ada", "eve");
+    let manual = json!({ "workflow": "gate", "actor": "eve" });
+    settle(&started(server.post("/api/v1/triggers/manual/run", &manual)), "eve", "ada");
+    let items = json!({ "items": [{ "body": 1 }] });
+    let batch = server.post("/api/v1/workflows/gate/trigger-batch?actor=eve", &items).data(201);
+    settle(batch[0]["run_id"].as_str().unwrap(), "eve", "ada");
+    let trigger = json!({ "name": "t", "type": "manual", "workflow": "gate" });
+    let id = server.post("/api/v1/triggers", &trigger).data(201)["id"].as_str().unwrap().to_owned();
+    settle(&started(server.post(&format!("/api/v1/triggers/{id}/run"), &json!({ "actor": "eve" }))), "eve", "ada");
+    let url = format!("http://{}", server.nodes()[0]);
+    let said = onward(&["trigger", "gate", "--actor", "eve", "--url", &url]);
+    settle(String::from_utf8_lossy(&said.stdout).trim(), "eve", "ada");
+
+    let parent = started(server.post("/api/v1/workflows/caller/trigger?actor=eve", &json!({})));
+    let view = server.when(&parent, "call", "waiting");
+    let child = view["tasks"]["call"]["child"]["run_id"].as_str().unwrap().to_owned();
+    eventually("the child exists", || (server.get(&format!("/api/v1/runs/{child}")).status == 200).then_some(()));
+    settle(&child, "eve", "ada");
+    assert_eq!(server.finished(&parent)["status"], "completed");
+    let long = "x".repeat(1_025);
+    let refused = server.post(&format!("/api/v1/workflows/gate/trigger?actor={long}"), &json!({}));
+    assert_eq!(refused.refusal(422), "invalid_parameter");
+    let anonymous = server.trigger("gate", &json!({}));
+    assert_eq!(server.when(&anonymous, "ask", "waiting")["trigger"]["actor"], Value::Null);
+    server.verify();
+}
+
 /// A signal that a run cannot take now is not acknowledged: the sender repeats it.
 #[test]
 fn m21_a_delivery_that_a_run_cannot_take_is_not_lost() {

@@ -25,6 +25,7 @@ impl Runs {
         org: OrgId,
         run: RunId,
         edition: Edition,
+        actor: String,
         idempotency: Option<Idempotency>,
     ) -> Result<Started, Error> {
         let reading = self.read(org, run).await?.ok_or(Error::NotFound("run"))?;
@@ -46,7 +47,7 @@ impl Runs {
         let body = body.map_err(|_| Error::Damaged("its input is missing".into()))?.clone();
         let pairs = |list: &[kernel::event::Pair]| list.iter().map(|p| (p.name.clone(), p.value.clone())).collect();
         let (headers, labels) = (pairs(&origin.headers), pairs(&origin.labels));
-        let mut source = Source { kind: origin.trigger, replayed_from: Some(run), ..Source::default() };
+        let mut source = Source { kind: origin.trigger, replayed_from: Some(run), actor, ..Source::default() };
         if row.form == Form::Task {
             source.priority = origin.priority;
             source.key.clone_from(&origin.key);

@@ -200,6 +200,7 @@ impl Triggers {
         org: OrgId,
         id: TriggerId,
         variables: Option<serde_json::Value>,
+        actor: String,
         key: Option<Key>,
     ) -> Result<Started, Error> {
         let row = self.found(org, id).await?;
@@ -211,7 +212,7 @@ impl Triggers {
         let delivery = format!("run-{}", hex(&random::<8>()?));
         let nominal = (row.kind == TriggerKind::Schedule).then(|| self.core.now());
         let entry = DeliveryRow { nominal, ..self.delivery(&row, delivery.clone(), "run_now") };
-        let source = Source { kind: row.kind, trigger: Some(id), nominal, delivery, ..Default::default() };
+        let source = Source { kind: row.kind, trigger: Some(id), nominal, delivery, actor, ..Default::default() };
         let body = Bytes::from(lang::trigger::body(spec(&row)?.input(), variables).to_string());
         let idempotency = key.map(|(key, fingerprint)| {
             let scope = Some(id.to_string());
@@ -228,6 +229,7 @@ impl Triggers {
         org: OrgId,
         workflow: &str,
         variables: Bytes,
+        actor: String,
         key: Option<&str>,
     ) -> Result<Started, Error> {
         let workflow = match self.workflows.resolve(org, workflow).await? {
@@ -244,7 +246,7 @@ impl Triggers {
             };
             Idempotency { scope: None, key: format!("manual:{id}:{given}"), fingerprint: fingerprint.finalize().into() }
         });
-        let source = Source { kind: TriggerKind::Manual, ..Default::default() };
+        let source = Source { kind: TriggerKind::Manual, actor, ..Default::default() };
         self.runs.start(StartRequest { source, idempotency, ..StartRequest::new(org, workflow, variables) }).await
     }
 

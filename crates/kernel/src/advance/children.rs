@@ -98,6 +98,7 @@ impl AdvanceState<'_> {
                 workflow: origin.workflow_name.clone(),
                 depth,
                 is_detached: child.detached,
+                actor: origin.actor.clone(),
                 spent: spent + 1,
                 ..Default::default()
             }),

@@ -1,9 +1,9 @@
 //! Starts many runs with one request: all of them, or none with a list of every problem.
 
 use super::workflows::{KEY_MAX, LABELS_MAX, fingerprint, idempotency_key, resolve};
-use crate::contract::{Route, post};
+use crate::contract::{Route, params, post};
 use crate::error::problem_of;
-use crate::query::{LABEL, is_label};
+use crate::query::{LABEL, Query, is_label};
 use crate::{Answer, Path, Refusal, State, body, spelling};
 use api::{At, BatchItemView, BatchRequest, Code, Data, Problem};
 use axum::Json;
@@ -11,7 +11,7 @@ use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
 use bytes::Bytes;
-use engine::{Idempotency, StartRequest};
+use engine::{Idempotency, Source, StartRequest};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
@@ -31,6 +31,7 @@ pub fn routes() -> Vec<Route> {
     let about = "the runs in the order of the items, started now or by an earlier request with the same key";
     let repeated = "the runs in the order of the items, all of them started by earlier requests with the same keys";
     let batch = post(PATH, trigger, "trigger_batch", "Start many runs, all of them or none")
+        .query(&[params::ACTOR])
         .takes::<BatchRequest>()
         .idempotent()
         .answers::<Vec<BatchItemView>>(201, about)
@@ -40,9 +41,10 @@ pub fn routes() -> Vec<Route> {
     vec![batch]
 }
 
-pub async fn trigger(app: State, Path(key): Path<String>, headers: HeaderMap, body: Body) -> Answer {
+pub async fn trigger(app: State, query: Query, Path(key): Path<String>, headers: HeaderMap, body: Body) -> Answer {
     let bytes = body::payload_of(&headers, body, body::BATCH_MAX).await?;
     let items = read(&bytes)?;
+    let actor = query.actor()?;
     let whole = idempotency_key(&headers)?;
     if whole.is_some() && items.iter().any(|item| item.key.is_some()) {
         let message = "a batch has one key in the header, or keys of its items, not both";
@@ -63,6 +65,7 @@ pub async fn trigger(app: State, Path(key): Path<String>, headers: HeaderMap, bo
             idempotency: idempotency.map(|(key, fingerprint)| Idempotency { scope: None, key, fingerprint }),
             headers: kept.clone(),
             labels: item.labels,
+            source: Source { actor: actor.clone(), ..Source::default() },
             ..StartRequest::new(app.org(), workflow.clone(), body)
         }
     });

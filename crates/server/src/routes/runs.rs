@@ -333,7 +333,8 @@ pub async fn delete(app: State, Path(run): Path<String>) -> Answer {
 pub async fn replay(app: State, Path(run): Path<String>, headers: HeaderMap, body: Body) -> Answer {
     let id = run_id(&run)?;
     let key = idempotency_key(&headers)?;
-    let ReplayRequest { version } = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
+    let ReplayRequest { version, actor } = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
+    let [actor] = notes([("actor", actor)])?;
     let edition = match version {
         ReplayVersion::Pinned => Edition::Pinned,
         ReplayVersion::Latest => Edition::Latest,
@@ -343,7 +344,7 @@ pub async fn replay(app: State, Path(run): Path<String>, headers: HeaderMap, bod
         hash.chain_update([edition as u8]).finalize().into()
     };
     let idempotency = key.map(|key| Idempotency { scope: None, key, fingerprint: fingerprint() });
-    let started = app.engine.runs.replay(app.org(), id, edition, idempotency).await?;
+    let started = app.engine.runs.replay(app.org(), id, edition, actor, idempotency).await?;
     let view = ReplayedView {
         run_id: started.run.to_string(),
         replayed_from: id.to_string(),

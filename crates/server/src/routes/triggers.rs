@@ -1,5 +1,6 @@
 //! Triggers: create, show, change, enable, disable, fire; their deliveries and their next fire times.
 
+use super::runs::notes;
 use super::workflows::{find, idempotency_key};
 use super::{answer, page, started_view, webhooks};
 use crate::contract::{Param, ResponseShape, Route, delete as delete_at, get, params, patch, post};
@@ -248,12 +249,15 @@ pub async fn run(app: State, Path(id): Path<String>, headers: HeaderMap, body: B
     let id = trigger_id(&id)?;
     let given: FireRequest = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
     let key = key(&headers, "run", &variables(given.variables.clone()))?;
-    let started = app.engine.triggers.run(app.org(), id, given.variables, key).await?;
+    let [actor] = notes([("actor", given.actor)])?;
+    let started = app.engine.triggers.run(app.org(), id, given.variables, actor, key).await?;
     Ok(answer(if started.deduplicated { 200 } else { 201 }, started_view(&started)))
 }
 
 pub async fn run_by_hand(app: State, headers: HeaderMap, body: Body) -> Answer {
-    let ManualRunRequest { workflow, variables: given, client_request_id: id } = body::json(&headers, body).await?;
+    let request: ManualRunRequest = body::json(&headers, body).await?;
+    let ManualRunRequest { workflow, variables: given, client_request_id: id, actor } = request;
+    let [actor] = notes([("actor", actor)])?;
     if id.as_ref().is_some_and(|id| !(1..=REQUEST_ID_MAX).contains(&id.len())) {
         return Err(wrong("client_request_id", &format!("a text of 1 to {REQUEST_ID_MAX} bytes")));
     }
@@ -262,7 +266,8 @@ pub async fn run_by_hand(app: State, headers: HeaderMap, body: Body) -> Answer {
         return Err(wrong("client_request_id", "the same as the header `Idempotency-Key`, or left out"));
     }
     let key = id.or(key);
-    let started = app.engine.triggers.run_by_hand(app.org(), &workflow, variables(given), key.as_deref()).await?;
+    let manual = app.engine.triggers.run_by_hand(app.org(), &workflow, variables(given), actor, key.as_deref());
+    let started = manual.await?;
     Ok(answer(if started.deduplicated { 200 } else { 201 }, started_view(&started)))
 }
 

@@ -33,14 +33,6 @@ const CALLBACK_URL: Param = Param::new(
     || json!({ "type": "string", "format": "uri", "pattern": "^https?://", "maxLength": 2048 }),
 );
 
-/// The longest name of an actor, in characters.
-const ACTOR_MAX: usize = 255;
-const ACTOR: Param = Param::new(
-    "actor",
-    "who starts the run; an approval with `exclude_initiator` refuses a decision of this actor",
-    || json!({ "type": "string", "minLength": 1, "maxLength": ACTOR_MAX }),
-);
-
 const NAME: Param =
     Param::new("name", "only workflows whose name starts with this text", || json!({ "type": "string" }));
 const EXPECTED_HASH: Param = Param::new(
@@ -100,7 +92,7 @@ pub fn routes() -> Vec<Route> {
             .refuses(&[Code::BuiltInWorkflow]),
         post("/api/v1/workflows/{workflow}/trigger", trigger, "trigger_workflow", "Start a run")
             .one_write()
-            .query(&[WAIT, CALLBACK_URL, ACTOR, params::LABEL])
+            .query(&[WAIT, CALLBACK_URL, params::LABEL, params::ACTOR])
             .carries(Carries::Payload)
             .idempotent()
             .answers::<StartedView>(201, "the new run")
@@ -291,12 +283,12 @@ async fn no_workflow(app: &crate::App, key: &str) -> Refusal {
 
 pub async fn trigger(app: State, query: Query, Path(key): Path<String>, given: HeaderMap, body: Body) -> Answer {
     let callback_url = query.read("callback_url", "an http or https url", callback_url)?.unwrap_or_default();
-    let actor = query.read("actor", "a name of 1 to 255 characters", actor)?.unwrap_or_default();
     let wait = query.span("wait", WAIT_MAX)?;
     let labels = query.labels()?;
     if labels.len() > LABELS_MAX {
         return Err(Refusal::new(Code::InvalidParameter, format!("a run has at most {LABELS_MAX} labels")).at("label"));
     }
+    let actor = query.actor()?;
     let idempotency = idempotency_key(&given)?;
     let body = body::payload(&given, body).await?;
     let workflow = resolve(&app, &key).await?;
@@ -352,11 +344,6 @@ pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
         Refusal::new(Code::InvalidHeader, format!("an idempotency key has 1 to {KEY_MAX} visible ASCII characters"))
             .at("Idempotency-Key")
     })
-}
-
-/// The name of the actor that starts a run.
-fn actor(text: &str) -> Option<String> {
-    (1..=ACTOR_MAX).contains(&text.chars().count()).then(|| text.to_owned())
 }
 
 /// A URL that can be called, without a user name and password.

@@ -56,6 +56,13 @@ fn m17_a_step_starts_one_child_for_each_attempt() {
 }
 
 #[test]
+fn m22_a_child_is_started_by_the_person_who_started_its_parent() {
+    let origin = Origin { actor: "eve".into(), body: Payload::json("{}"), ..Default::default() };
+    let mut story = Story::start(plan_of("c@child=bill"), origin, Admission::Open, Vec::new());
+    assert_eq!(story.children()[0].1.parent.as_ref().unwrap().actor, "eve");
+}
+
+#[test]
 fn m17_ids_of_children_differ_between_runs_created_together() {
     let mut ids = BTreeSet::new();
     for n in 0..20 {

@@ -47,10 +47,15 @@ def cancel(run: Union[str, Run], reason: Optional[str] = None) -> Steps[Run]:
 
 
 def replay(
-    run: Union[str, Run], *, version: "Literal['pinned', 'latest']" = "pinned", idempotency_key: Optional[str] = None
+    run: Union[str, Run],
+    *,
+    version: "Literal['pinned', 'latest']" = "pinned",
+    actor: Optional[str] = None,
+    idempotency_key: Optional[str] = None,
 ) -> Steps[Run]:
     """Starts a new run with the input of an old one, on the same version of the workflow or on the latest."""
-    return started((yield from send("POST", f"/runs/{part(run)}/replay", {"version": version}, key=idempotency_key or new_key())))
+    path, body = f"/runs/{part(run)}/replay", given(version=version, actor=actor)
+    return started((yield from send("POST", path, body, key=idempotency_key or new_key())))
 
 
 def pause(run: Union[str, Run], note: Optional[str] = None) -> Steps[Run]:

@@ -50,9 +50,11 @@ def disable(trigger: Union[str, Trigger], note: Optional[str] = None) -> Steps[T
     return Trigger.of((yield from send("POST", f"/triggers/{part(trigger)}/disable", given(note=note))).data)
 
 
-def run(trigger: Union[str, Trigger], variables: Any = None, *, idempotency_key: Optional[str] = None) -> Steps[Run]:
+def run(
+    trigger: Union[str, Trigger], variables: Any = None, *, actor: Optional[str] = None, idempotency_key: Optional[str] = None
+) -> Steps[Run]:
     """Fires a trigger now; `variables` is the body of the run, over the input of the trigger."""
-    path, body = f"/triggers/{part(trigger)}/run", given(variables=variables)
+    path, body = f"/triggers/{part(trigger)}/run", given(variables=variables, actor=actor)
     return started((yield from send("POST", path, body, key=idempotency_key or new_key())))
 
 

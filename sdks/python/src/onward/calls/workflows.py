@@ -22,10 +22,11 @@ def trigger(
     idempotency_key: Optional[str] = None,
     labels: Optional[Labels] = None,
     callback_url: Optional[str] = None,
+    actor: Optional[str] = None,
 ) -> Steps[Run]:
     """Starts a run of a workflow (its id, name or slug). With `wait` (at most 60 s) it returns the run when it has ended,
-    or its current state after that time."""
-    query = [*label_pairs(labels), *pairs(callback_url=callback_url)]
+    or its current state after that time. `actor` is who starts it: an approval can exclude that person."""
+    query = [*label_pairs(labels), *pairs(callback_url=callback_url, actor=actor)]
     if wait is not None:
         query.append(("wait", duration(wait)))
     path, key = f"/workflows/{part(workflow)}/trigger", idempotency_key or new_key()
