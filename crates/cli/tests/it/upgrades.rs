@@ -88,7 +88,7 @@ fn m3_a_node_of_an_earlier_release_lets_runs_wait_that_it_cannot_read() {
         place::put(data.path(), &url);
     }
     let secret = second.path().join("secret.key");
-    let old = Server::of_release(&previous, &[], first);
+    let mut old = Server::of_release(&previous, &[], first);
     std::fs::copy(old.data().join("secret.key"), secret).expect("both have the same secret");
     let mut new = Server::of_release(env!("CARGO_BIN_EXE_onward"), &[], second);
     let plain = old.workflow("a: { noop: {} }\nnap: { needs: [a], sleep: 300ms }");
@@ -108,13 +108,34 @@ fn m3_a_node_of_an_earlier_release_lets_runs_wait_that_it_cannot_read() {
         assert_eq!(old.finished(run)["status"], "completed", "they do not keep it from its work");
     }
     std::thread::sleep(std::time::Duration::from_secs(4));
-    let answer = old.get(&format!("/api/v1/runs/{}", runs[0]));
-    let shows_it_waits = answer.status == 503 || answer.json()["data"]["status"] == "waiting";
-    assert!(shows_it_waits, "{}", answer.text());
+    // It says of each that it needs an upgrade: neither damaged nor failed, and nothing is guessed.
+    for run in &runs {
+        for path in [format!("/api/v1/runs/{run}"), format!("/api/v1/runs/{run}/explain")] {
+            let answer = old.get(&path);
+            assert_eq!(answer.refusal(503), "run_needs_upgrade", "{path}: {}", answer.text());
+        }
+    }
+    let listed = old.get("/api/v1/runs?limit=500").json();
+    let of_nested = |list: &Value| -> usize {
+        let rows = list.as_array().map(Vec::as_slice).unwrap_or_default();
+        rows.iter()
+            .filter(|row| runs.iter().any(|run| row["id"] == run.as_str() || row["run_id"] == run.as_str()))
+            .count()
+    };
+    assert_eq!(of_nested(&listed["data"]) + of_nested(&listed["unreadable"]), runs.len(), "its list still has them");
+    let history = |server: &Server| runs.iter().map(|run| server.events(run)).collect::<Vec<_>>();
 
-    // Its share of the runs waits as long as it is there.
+    // Its share of the runs waits as long as it is there. Then it is killed, in the middle of other work.
     new.start_again();
-    drop(old);
+    let before = history(&new);
+    let last: Vec<String> = (0..10).map(|_| start_on(&old, &plain)).collect();
+    old.kill_at_once();
+    for (events, before) in history(&new).iter().zip(&before) {
+        assert_eq!(events[..before.len()], before[..], "what is recorded stays");
+    }
+    for run in &last {
+        assert_eq!(new.finished(run)["status"], "completed", "the new node takes over what the old one had begun");
+    }
     let open = || runs.iter().filter(|run| !is_terminal(&new.run(run))).cloned().collect::<Vec<_>>();
     eventually("every run ends", || {
         for run in open() {
