@@ -84,6 +84,7 @@ fn parent() -> Parent {
         workflow: "order".into(),
         depth: 4,
         is_detached: true,
+        actor: "ada".into(),
         spent: 6,
         ..Default::default()
     }
