@@ -85,7 +85,7 @@ pub const ALL: &[Feature] = &[
     works(
         "Flow control",
         "guides/concurrency.md",
-        "`concurrency` keys, pause, resume, retry now, cancel, replay",
+        "`concurrency` keys, pause, resume, retry now, cancel, replay; skip a step, give its result, end its wait",
         "a run that exceeds the limit waits, is skipped, or replaces the running one; runs and workflows can be paused",
     ),
     works(

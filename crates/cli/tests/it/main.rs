@@ -37,6 +37,7 @@ mod lists;
 mod nesting;
 mod openapi;
 mod overload;
+mod overrides;
 mod postgres;
 mod promises;
 mod readme;

@@ -111,7 +111,7 @@ fn m25_p16_a_kill_between_any_two_undos_repeats_none_that_was_recorded() {
     }
     let mut server = Server::start();
     let name = server.workflow(&upstream.fill(ORDER));
-    let run = server.trigger(&name, &json!({}));
+    let run = server.trigger(&name, &json!({ "order": 7 }));
     for path in ["/void", "/refund", "/release"] {
         upstream.wait_for(path, 1);
         let view = server.run(&run);
