@@ -91,6 +91,7 @@ function Page({ run, graph, events, explanation, error, chosen, refresh }) {
       <${Fact} name="Version">${run.version}<//>
       ${run.failed_steps.length > 0 && html`<${Fact} name="Failed steps">${run.failed_steps.map((step, i) =>
         html`${i ? ", " : ""}<a class="bad-text" href=${here(outermost(step))}>${step}</a>`)}<//>`}
+      ${run.recovery && html`<${Fact} name="Undone"><${Undone} recovery=${run.recovery} link=${(step) => here(outermost(step))} /><//>`}
       ${run.cancelled_by && html`<${Fact} name="Cancelled by">${run.cancelled_by}<//>`}
       ${Object.entries(run.labels).map(([key, value]) => html`<${Fact} name=${key}>${value}<//>`)}
     </dl>
@@ -105,7 +106,7 @@ function Page({ run, graph, events, explanation, error, chosen, refresh }) {
         <//>
       </div>
       <aside class=${`panel ${node ? "of-step" : ""}`} aria-label=${node ? `Step ${node.step}` : "Input"}>
-        ${node ? html`<${StepPanel} key=${node.step} run=${run} node=${node} step=${steps.get(node.step)} bars=${bars.get(node.step) ?? []} close=${here()} />`
+        ${node ? html`<${StepPanel} key=${node.step} run=${run} node=${node} step=${steps.get(node.step)} bars=${bars.get(node.step) ?? []} close=${here()} onDone=${refresh} />`
           : html`<${About} run=${run} />`}
       </aside>
     </div>`;
@@ -113,6 +114,14 @@ function Page({ run, graph, events, explanation, error, chosen, refresh }) {
 
 /** The step of the plan that an inner step is in: `orders` of `orders[3]/charge`. */
 const outermost = (step) => step.split(/[[/]/)[0];
+
+/** What was undone, in order, and what is left. */
+const Undone = ({ recovery, link }) => html`
+  <span data-recovery=${recovery.status}>
+    ${recovery.steps.map(({ step, status }, i) => html`${i ? ", " : ""}<a href=${link(step)} class=${status === "success" ? "" : "bad-text"}>${step}</a>${
+      status === "success" ? "" : ` (${words(status)})`}`)}
+    ${recovery.remaining.length > 0 && html`<span class="muted">${recovery.steps.length ? "; " : ""}still to undo: ${recovery.remaining.join(", ")}</span>`}
+  </span>`;
 
 const About = ({ run }) => html`
   <header><h2>Input</h2></header>

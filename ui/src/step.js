@@ -1,20 +1,22 @@
 // One step of a run, beside the graph: its kind, attempts, response, and why it was skipped.
 
-import { html } from "./html.js";
+import { call } from "./api.js";
+import { html, useState } from "./html.js";
 import { Inside } from "./inside.js";
 import { Json, pretty } from "./json.js";
 import { KindIcon, kindLabel } from "./kind.js";
-import { Fact, Problem } from "./parts.js";
+import { Action, Fact, JsonBox, Problem } from "./parts.js";
 import { link } from "./route.js";
-import { Status, words } from "./status.js";
+import { Status, isTerminal, words } from "./status.js";
 import { Lasting, When, span } from "./time.js";
 
-export function StepPanel({ run, node, step, bars, close }) {
+export function StepPanel({ run, node, step, bars, close, onDone }) {
   return html`
     <header><h2>${node.step}</h2><a class="close" href=${close} aria-label="Close the step">✕</a></header>
     <p class="line"><${Status} status=${step.status} /> <span class="tag"><${KindIcon} kind=${node.kind} />${kindLabel(node.kind)}</span>
       ${step.status_code && html`<span class="tag">status ${step.status_code}</span>`}</p>
     <${Problem} error=${step.error} />
+    ${!isTerminal(run.status) && !step.finished_at && html`<${Decisions} run=${run} node=${node} step=${step} onDone=${onDone} />`}
     ${step.skipped_because && html`<${Skipped} because=${step.skipped_because} />`}
     <dl class="facts narrow">
       ${step.started_at && html`<${Fact} name="Started"><${When} at=${step.started_at} /><//>
@@ -33,6 +35,24 @@ export function StepPanel({ run, node, step, bars, close }) {
     ${step.body !== undefined && html`<h3>Body${step.is_truncated ? " (truncated)" : ""}</h3><${Json} value=${step.body} label="Body" />`}
     ${step.headers && Object.keys(step.headers).length > 0 && html`
       <details><summary>Response headers</summary><${Json} value=${step.headers} label="Response headers" /></details>`}`;
+}
+
+/** What an operator can decide about a step that has not settled. */
+function Decisions({ run, node, step, onDone }) {
+  const [is_open, setOpen] = useState(false);
+  const decide = async (verb, body) => {
+    await call("POST", `/api/v1/runs/${run.id}/steps/${encodeURIComponent(node.step)}/${verb}`, body);
+    onDone();
+  };
+  const waits = step.status === "sleeping" || step.status === "retrying";
+  return html`
+    <div class="buttons decisions">
+      ${waits && html`<${Action} act=${() => decide("run-now", "{}")}>Run now<//>`}
+      <button type="button" onClick=${() => setOpen(true)}>Set result</button>
+      <${Action} kind="danger" confirm=${`Skip ${node.step}?`} act=${() => decide("skip", "{}")}>Skip<//>
+    </div>
+    ${is_open && html`<${JsonBox} title=${`Result of ${node.step}`} label="Result, as JSON" text="{}" verb="Set"
+      send=${(body) => decide("result", `{"result": ${body ?? "null"}}`)} onClose=${() => setOpen(false)} />`}`;
 }
 
 function Skipped({ because }) {

@@ -304,6 +304,32 @@ test("an approval is decided with a name, and parents and children link to each 
   assert.equal((await api("GET", `/runs/${run}`)).tasks.call.child.status, "completed");
 });
 
+test("an operator decides about steps, and what was undone is shown", async () => {
+  await define("stuck", {
+    book: { ...call("/undoable"), compensate: call("/undo") },
+    nap: { needs: ["book"], sleep: "10d" },
+    gate: { needs: ["nap"], wait_for_signal: { name: "go" } },
+    last: { needs: ["gate"], ...call("/fail/9", { retries: 0 }) },
+  });
+  const run = await start("stuck");
+  await go(`/runs/${run}?step=nap`);
+  await page.locator(".panel").getByRole("button", { name: "Run now" }).click();
+  await page.locator('.panel .status[data-status="success"]').waitFor();
+  await go(`/runs/${run}?step=gate`);
+  await page.locator(".panel").getByRole("button", { name: "Set result" }).click();
+  await page.getByLabel("Result, as JSON").fill("{}");
+  await page.locator("dialog").getByRole("button", { name: "Set" }).click();
+  await see('.bar-top .status[data-status="failed"]');
+  await see('[data-recovery="completed"] >> text=book');
+  await define("skipped", { nap: { sleep: "10d" } });
+  const kept = await start("skipped");
+  await go(`/runs/${kept}?step=nap`);
+  await page.locator(".panel").getByRole("button", { name: "Skip" }).click();
+  await page.locator("dialog").getByRole("button", { name: "Skip" }).click();
+  await see('.panel .skipped[data-reason="operator"]');
+  await see('.bar-top .status[data-status="completed"]');
+});
+
 test("the list of runs is live, filtered and paged", async () => {
   await define("quick", { only: { noop: {} } });
   await define("held", { only: call("/hold/list") });

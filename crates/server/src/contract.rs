@@ -382,6 +382,7 @@ pub mod params {
             "the name of a signal",
             || json!({ "type": "string", "pattern": format!("^[A-Za-z][A-Za-z0-9_.-]{{0,{}}}$", SIGNAL_NAME_MAX - 1) }),
         ),
+        named("step", "the key of a step, percent-encoded"),
         named("delivery", "the id of a delivery"),
         named("path", "the path of a webhook trigger"),
         named("edition", "the edition of the dashboard, from its links"),

@@ -27,7 +27,8 @@ each: { loop: { items: [1], tasks: { call: { wait_for_signal: { name: never } } 
     upstream.wait_for("/hang", 1);
     server.when(&run, "gate", "waiting");
     let before = server.events(&run).len();
-    let rehearsed = server.post(&path(&run, "stuck", "result"), &json!({ "result": { "id": 7 }, "dry_run": true })).data(200);
+    let rehearsed =
+        server.post(&path(&run, "stuck", "result"), &json!({ "result": { "id": 7 }, "dry_run": true })).data(200);
     assert_eq!(rehearsed["would_run"], json!(["after"]), "{rehearsed:#}");
     assert_eq!(rehearsed["would_repeat"], json!([]), "{rehearsed:#}");
     assert_eq!(server.events(&run).len(), before, "a dry run changes nothing");
@@ -85,7 +86,8 @@ fn m32_what_cannot_be_decided_is_refused_and_changes_nothing() {
     let run = server.trigger(&name, &json!({}));
     server.when(&run, "gate", "waiting");
     eventually("the loop waits", || {
-        (server.get(&format!("/api/v1/runs/{run}/steps?under=each")).json()["data"][0]["status"] == "running").then_some(())
+        (server.get(&format!("/api/v1/runs/{run}/steps?under=each")).json()["data"][0]["status"] == "running")
+            .then_some(())
     });
     let before = server.events(&run);
     let post = |step: &str, verb: &str, body: Value| server.post(&path(&run, step, verb), &body);
@@ -106,13 +108,16 @@ fn m32_an_undo_that_is_stuck_can_be_skipped() {
     upstream.on("/bad", [crate::harness::status(400)]);
     upstream.on("/undo", [Act::Hang]);
     let server = Server::start();
-    let name = server.workflow(&upstream.fill(
-        "a: { url: $UP/do, compensate: { url: $UP/undo } }\nb: { needs: [a], url: $UP/bad }",
-    ));
+    let name = server
+        .workflow(&upstream.fill("a: { url: $UP/do, compensate: { url: $UP/undo } }\nb: { needs: [a], url: $UP/bad }"));
     let run = server.trigger(&name, &json!({}));
     upstream.wait_for("/undo", 1);
     server.post(&path(&run, "a/compensate", "skip"), &json!({ "actor": "ada", "reason": "undone by hand" })).data(200);
     let view = server.finished(&run);
-    assert_eq!((&view["status"], &view["recovery"]["steps"][0]["status"]), (&json!("failed"), &json!("skipped")), "{view:#}");
+    assert_eq!(
+        (&view["status"], &view["recovery"]["steps"][0]["status"]),
+        (&json!("failed"), &json!("skipped")),
+        "{view:#}"
+    );
     server.verify();
 }

@@ -4,6 +4,7 @@ use crate::support::Place;
 use bytes::Bytes;
 use engine::secret::Secret;
 use engine::services::{
+    CancelRun,
     Heartbeat, HeartbeatReply, NewTask, ReportOutcome, Reported, SignalRequest, TaskKey, TaskReport, WorkRequest,
 };
 use engine::task_queue::ClaimedTask;
@@ -241,7 +242,7 @@ async fn populate(engine: &Engine, silent: u16) -> Sample {
     ended(engine, ORG, woken, RunStatus::Completed).await;
     ended(engine, ORG, out_of_time, RunStatus::Timeout).await;
     let cancelled = start(engine, ORG, "long", &json!({})).await;
-    engine.runs.cancel(ORG, cancelled, "me".into(), "why not".into()).await.unwrap();
+    engine.runs.cancel(ORG, cancelled, CancelRun::plain("me", "why not")).await.unwrap();
     let failed = start(engine, ORG, "broken", &json!({})).await;
     ended(engine, ORG, failed, RunStatus::Failed).await;
     let received = start(engine, ORG, "callback", &json!({})).await;
@@ -261,7 +262,7 @@ async fn populate(engine: &Engine, silent: u16) -> Sample {
     ended(engine, OTHER, theirs, RunStatus::Completed).await;
 
     let erased = start(engine, ORG, "callback", &json!({ "text": "x".repeat(20_000) })).await;
-    engine.runs.cancel(ORG, erased, "me".into(), "over".into()).await.unwrap();
+    engine.runs.cancel(ORG, erased, CancelRun::plain("me", "over")).await.unwrap();
     engine.runs.delete(ORG, erased).await.unwrap();
 
     let waiting = start(engine, ORG, "callback", &large).await;
@@ -362,7 +363,7 @@ async fn plain_tasks(engine: &Engine) {
         assert_eq!(engine.tasks.report(ORG, report).await.unwrap(), Reported::Recorded, "{i}");
     }
     engine.tasks.delete(ORG, key(4), "me".into()).await.unwrap();
-    engine.runs.cancel(ORG, leased[5].run, "me".into(), "why not".into()).await.unwrap();
+    engine.runs.cancel(ORG, leased[5].run, CancelRun::plain("me", "why not")).await.unwrap();
 }
 
 /// The tasks that a worker gets for a claim.
