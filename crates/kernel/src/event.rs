@@ -362,7 +362,7 @@ message! {
 }
 
 impl Failure {
-    /// Whether the attempt may have done its work: nobody learned how it ended.
+    /// Whether the attempt may have done its work: its end is not known.
     pub fn is_unknown_outcome(&self) -> bool {
         let codes = ["outcome_unknown", "quarantined", "lease_lost", "timeout", "total_timeout", "network"];
         codes.contains(&self.code.as_str())

@@ -126,7 +126,7 @@ message! {
         11 since 2 => is_irreversible: bool,
         /// What it does cannot be undone.
         12 since 2 => is_not_compensatable: bool,
-        /// It is undone also when nobody knows whether it was done.
+        /// It is undone also when it is not known whether it was done.
         13 since 2 => undo_if_unknown: bool,
     }
 }

@@ -189,8 +189,8 @@ message! {
         26 since 2 => child: Option<Box<ChildLink>>,
         /// The type of the task, if a template formed it.
         27 since 2 => of_type: String,
-        /// Of a step that can be undone: the event with which it succeeded, or with which it became clear that nobody
-        /// knows whether it did.
+        /// Of a step that can be undone: the event with which it succeeded, or with which it became clear that its
+        /// outcome stays unknown.
         28 since 2 => done_with: u64,
         /// An operator decided how it ends.
         30 since 2 => overridden: Option<Override>,

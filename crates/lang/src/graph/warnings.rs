@@ -38,7 +38,7 @@ pub(super) fn check(steps: &[&ParsedStep<'_>], nodes: &[Node], problems: &mut Pr
     }
 }
 
-/// When an irreversible step fails, nobody may know whether it did its work. If nothing handles that, the steps before it
+/// When an irreversible step fails, it may be unknown whether it did its work. If nothing handles that, the steps before it
 /// are undone, although it may have happened.
 fn check_irreversible(steps: &[&ParsedStep<'_>], nodes: &[Node], problems: &mut Problems<'_>) {
     let is_handled = |of: u32| {

@@ -4,8 +4,8 @@ use crate::support::Place;
 use bytes::Bytes;
 use engine::secret::Secret;
 use engine::services::{
-    CancelRun,
-    Heartbeat, HeartbeatReply, NewTask, ReportOutcome, Reported, SignalRequest, TaskKey, TaskReport, WorkRequest,
+    CancelRun, Heartbeat, HeartbeatReply, NewTask, ReportOutcome, Reported, SignalRequest, TaskKey, TaskReport,
+    WorkRequest,
 };
 use engine::task_queue::ClaimedTask;
 use engine::{ClockMode, Engine, Idempotency, Options, StartRequest};
