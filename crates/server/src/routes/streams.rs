@@ -251,7 +251,7 @@ mod tests {
     fn i37_a_run_counts_as_deleted_only_if_the_store_says_that_it_has_none() {
         let run = RunId([1; 16]);
         let end = end_of(run, Ok(None)).expect("the store was read");
-        assert_eq!((end.run_id, end.status.as_str()), (run.to_string(), "deleted"));
+        assert_eq!((end.run_id, &*end.status), (run.to_string(), "deleted"));
         for error in [store::Error::Unavailable("the disk is full".into()), store::Error::Fenced] {
             assert!(end_of(run, Err(error)).is_err(), "a failed lookup says nothing about the run");
         }
