@@ -148,6 +148,8 @@ codes! {
     TooLarge = 413 "too_large",
     /// The route does not read bodies of this media type.
     UnsupportedMediaType = 415 "unsupported_media_type",
+    /// The run has steps that can be neither undone nor repeated, and a replay would repeat them.
+    UnsafeReplay = 409 "unsafe_replay",
     /// No step of the run waits for this: an approval, or to be resumed.
     NotWaiting = 409 "not_waiting",
     /// The step has settled, or is in a state in which this has no meaning.

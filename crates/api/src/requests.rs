@@ -102,6 +102,9 @@ pub struct RetryRequest {
 pub struct ReplayRequest {
     #[serde(default)]
     pub version: ReplayVersion,
+    /// Repeat also what the steps did that are marked `irreversible` or `compensatable: false`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub allow_irreversible: bool,
     /// The person or program that starts the run. An approval can exclude the initiator of its run.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 1024))]

@@ -2,6 +2,7 @@
 
 use crate::mailbox::LoadFailure;
 use crate::triggers::webhook::Rejection;
+use kernel::advance::UnrepeatableStep;
 use kernel::{RunId, RunStatus, TaskStatus};
 use lang::InputProblem;
 
@@ -70,6 +71,9 @@ pub enum Error {
     NoStep(String),
     #[error("no step of this run waits for {0}")]
     NothingWaits(&'static str),
+    /// A replay would repeat what these steps did.
+    #[error("{} did something that can be neither undone nor repeated", .0.iter().map(|step| format!("`{}`", step.key)).collect::<Vec<_>>().join(", "))]
+    UnsafeReplay(Vec<UnrepeatableStep>),
     /// The request has to name one of these steps.
     #[error("several steps wait: {}", .0.join(", "))]
     SeveralWait(Vec<String>),

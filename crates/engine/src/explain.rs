@@ -16,6 +16,7 @@ use crate::concurrency_groups::QueueStatus;
 use crate::execute::HttpQueuePosition;
 use crate::services::run_queries::Reading;
 use crate::task_queue::ClaimStatus;
+use kernel::advance::{UnrepeatableStep, unrepeatable_steps};
 use kernel::event::Failure;
 use kernel::{Plan, Reason, RunId, Timestamp};
 use serde_json::{Map, Value, json};
@@ -163,9 +164,18 @@ impl Case<'_> {
         if !self.reading.run.is_terminal() {
             return;
         }
+        let unrepeatable = self.unrepeatable();
         let replay = match self.replay_refusal() {
-            None => json!({ "allowed": true }),
             Some(because) => json!({ "allowed": false, "because": because }),
+            None if unrepeatable.is_empty() => json!({ "allowed": true }),
+            None => json!({
+                "allowed": false,
+                "because": "it would repeat what can be neither undone nor repeated",
+                "required_override": "allow_irreversible",
+                "blocked_by": unrepeatable.iter().map(|step| {
+                    json!({ "step": step.key, "irreversible": step.is_irreversible, "compensatable": false })
+                }).collect::<Vec<Value>>(),
+            }),
         };
         details.insert("replay".into(), replay);
         let pending: Vec<Value> = self
@@ -206,6 +216,11 @@ impl Case<'_> {
         }
     }
 
+    /// The steps that keep the run from being replayed without an override.
+    fn unrepeatable(&self) -> Vec<UnrepeatableStep> {
+        unrepeatable_steps(self.plan, &self.reading.run)
+    }
+
     fn is_single_task(&self) -> bool {
         self.reading.row.form == kernel::plan::Form::Task
     }
@@ -224,6 +239,9 @@ impl Case<'_> {
                 }
             };
             return vec![enable];
+        }
+        if !self.unrepeatable().is_empty() {
+            return Vec::new();
         }
         let replay = |action, version: Option<&str>| {
             self.action(action, "replay", version.map(|version| json!({ "version": version })))

@@ -180,6 +180,8 @@ impl From<engine::Error> for Refusal {
                 .at("Idempotency-Key"),
             Error::Ended(_) => Refusal::new(Code::RunEnded, message),
             Error::NoStep(_) => Refusal::new(Code::InvalidBody, message).at("step"),
+            Error::UnsafeReplay(_) => Refusal::new(Code::UnsafeReplay, message)
+                .hint("repeat the request with `allow_irreversible: true` if that is what you want"),
             Error::NothingWaits(_) => {
                 Refusal::new(Code::NotWaiting, message).hint("`GET /runs/{run}/explain` says what the run waits for")
             }

@@ -205,6 +205,9 @@ enum Verb {
         /// Use the current version of the workflow, not the one of the old run
         #[arg(long)]
         latest: bool,
+        /// Repeat also what can be neither undone nor repeated
+        #[arg(long)]
+        allow_irreversible: bool,
         /// Watch its steps until it ends; exit 0 only if it completed
         #[arg(long)]
         follow: bool,
@@ -333,9 +336,9 @@ async fn act(asking: &CommandContext, verb: Verb) -> Outcome {
         Verb::RunNow { run, step, decision } => {
             asking.print(&client.run_step_now(&run, &step, &decision.request()).await?, overridden)
         }
-        Verb::Replay { run, latest, follow: is_followed, by } => {
+        Verb::Replay { run, latest, allow_irreversible, follow: is_followed, by } => {
             let version = if latest { ReplayVersion::Latest } else { ReplayVersion::Pinned };
-            let replayed = client.replay(&run, &ReplayRequest { version, actor: by.actor }).await?;
+            let replayed = client.replay(&run, &ReplayRequest { version, allow_irreversible, actor: by.actor }).await?;
             let id = replayed.run_id.clone();
             if is_followed {
                 asking.say(&format!("{id} started"));

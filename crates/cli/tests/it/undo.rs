@@ -271,3 +271,29 @@ fn m26_an_attempt_with_an_unknown_outcome_is_undone_if_the_step_says_so() {
     }
     server.verify();
 }
+
+#[test]
+fn m27_s31_a_replay_that_would_repeat_what_is_irreversible_is_refused() {
+    let upstream = Upstream::start();
+    let server = Server::start();
+    let name = server.workflow(&upstream.fill(
+        "pay: { url: $UP/pay, irreversible: true }\ntell: { needs: [pay], url: $UP/tell, compensatable: false }",
+    ));
+    let run = server.trigger(&name, &json!({}));
+    server.finished(&run);
+    let path = format!("/api/v1/runs/{run}/replay");
+    let refused = server.post(&path, &json!({}));
+    assert_eq!(refused.refusal(409), "unsafe_replay");
+    assert!(refused.text().contains("`pay`, `tell`"), "{}", refused.text());
+    let why = explain(&server, &run);
+    assert_eq!(why["details"]["replay"]["required_override"], "allow_irreversible", "{why:#}");
+    assert_eq!(why["details"]["replay"]["blocked_by"][0], json!({ "step": "pay", "irreversible": true, "compensatable": false }));
+    assert_eq!(why["next_actions"], json!([]), "only what is safe is offered");
+    for almost in [json!("true"), json!(1), json!(null)] {
+        let answer = server.post(&path, &json!({ "allow_irreversible": almost }));
+        assert!(matches!(answer.status, 409 | 422), "{}", answer.text());
+    }
+    assert_eq!(upstream.effects_on("/pay").len(), 1);
+    server.post(&path, &json!({ "allow_irreversible": true })).data(201);
+    upstream.wait_for("/pay", 2);
+}

@@ -1,9 +1,11 @@
 //! Replay: a new run from an old run's input. The old run does not change.
 
+use super::run_queries::Reading;
 use super::runs::{Idempotency, Runs, Source, StartRequest, Started};
 use super::tasks::type_of;
 use super::workflows::Resolved;
 use crate::error::Error;
+use kernel::advance::unrepeatable_steps;
 use kernel::plan::Form;
 use kernel::{OrgId, RunId};
 use std::sync::Arc;
@@ -25,10 +27,21 @@ impl Runs {
         org: OrgId,
         run: RunId,
         edition: Edition,
+        allow_irreversible: bool,
         actor: String,
         idempotency: Option<Idempotency>,
     ) -> Result<Started, Error> {
-        let reading = self.read(org, run).await?.ok_or(Error::NotFound("run"))?;
+        let mut reading = self.read(org, run).await?.ok_or(Error::NotFound("run"))?;
+        let refusal = |reading: &Reading| unrepeatable_steps(&reading.version.plan, &reading.run);
+        if !allow_irreversible && !refusal(&reading).is_empty() {
+            if reading.lacks_steps() {
+                reading = self.read_whole(org, reading).await?;
+            }
+            let steps = refusal(&reading);
+            if !steps.is_empty() {
+                return Err(Error::UnsafeReplay(steps));
+            }
+        }
         let row = match reading.version.plan.layout().form {
             // A task's run has no workflow row; the settings of its type are part of the version it pinned.
             Form::Task => type_of(&self.core, &reading.version).await?,

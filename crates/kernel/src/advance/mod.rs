@@ -11,6 +11,7 @@
 mod children;
 mod concurrency_and_notifications;
 mod overrides;
+mod replay_safety;
 mod results;
 mod start;
 mod tasks;
@@ -25,6 +26,7 @@ pub use crate::planner::{FailedSteps, failed_steps, handled_by, lost_steps, unha
 pub use children::{CALL_DEPTH_MAX, OutgoingRow};
 pub use concurrency_and_notifications::{concurrency_group, notifications};
 pub use overrides::StepOverride;
+pub use replay_safety::{UnrepeatableStep, unrepeatable_steps};
 pub use results::{TaskResult, is_expected};
 pub(crate) use start::over_size_failure;
 pub use start::{HeldBack, NextRequest, Request, Stop, Work};

@@ -95,7 +95,13 @@ pub fn routes() -> Vec<Route> {
             .idempotent()
             .answers::<ReplayedView>(201, "the new run")
             .answers::<ReplayedView>(200, "the run that an earlier request with this key started")
-            .refuses(&[Code::WorkflowDisabled, Code::RunDeleted, Code::ConcurrencyKeyUnresolved, Code::InvalidInput]),
+            .refuses(&[
+                Code::WorkflowDisabled,
+                Code::RunDeleted,
+                Code::ConcurrencyKeyUnresolved,
+                Code::InvalidInput,
+                Code::UnsafeReplay,
+            ]),
         get("/api/v1/runs/{run}/steps", steps, "list_steps", "List the steps of a run with all attempts")
             .query(&[UNDER, AT, AFTER_STEP, params::LIMIT])
             .shaped(
@@ -333,7 +339,7 @@ pub async fn delete(app: State, Path(run): Path<String>) -> Answer {
 pub async fn replay(app: State, Path(run): Path<String>, headers: HeaderMap, body: Body) -> Answer {
     let id = run_id(&run)?;
     let key = idempotency_key(&headers)?;
-    let ReplayRequest { version, actor } = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
+    let ReplayRequest { version, allow_irreversible, actor } = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
     let [actor] = notes([("actor", actor)])?;
     let edition = match version {
         ReplayVersion::Pinned => Edition::Pinned,
@@ -344,7 +350,7 @@ pub async fn replay(app: State, Path(run): Path<String>, headers: HeaderMap, bod
         hash.chain_update([edition as u8]).finalize().into()
     };
     let idempotency = key.map(|key| Idempotency { scope: None, key, fingerprint: fingerprint() });
-    let started = app.engine.runs.replay(app.org(), id, edition, actor, idempotency).await?;
+    let started = app.engine.runs.replay(app.org(), id, edition, allow_irreversible, actor, idempotency).await?;
     let view = ReplayedView {
         run_id: started.run.to_string(),
         replayed_from: id.to_string(),

@@ -227,7 +227,7 @@ impl Tasks {
                 let run = key.run.to_string();
                 let fingerprint = [0; 32];
                 let idempotency = Some(Idempotency { scope: Some(RELEASE.into()), key: run, fingerprint });
-                let started = self.runs.replay(org, key.run, Edition::Pinned, actor, idempotency).await?;
+                let started = self.runs.replay(org, key.run, Edition::Pinned, false, actor, idempotency).await?;
                 Ok(Retried::Released(started.run, started.deduplicated))
             }
             status => {

@@ -269,3 +269,30 @@ fn a_plan_whose_undo_is_linked_or_shared_is_refused() {
     assert!(changed(&|layout| layout.nodes[1].undo = Some(0)), "a step of the graph as an undo");
     assert!(!changed(&|_| ()));
 }
+
+#[test]
+fn m27_s31_steps_that_cannot_be_repeated_are_those_that_succeeded_or_may_have() {
+    use crate::advance::unrepeatable_steps;
+    let groups = [("", "a; b: a; l@each=trigger.body.list: b"), ("l", "x")];
+    let mark = |layout: &mut Layout| {
+        layout.nodes[0].is_irreversible = true;
+        layout.nodes[1].is_not_compensatable = true;
+        layout.nodes[3].is_irreversible = true;
+    };
+    let mut story = Story::changed(&groups, json!({ "list": [1, 2] }), mark);
+    let keys = |story: &Story| -> Vec<(String, bool)> {
+        let steps = unrepeatable_steps(&story.plan, &story.run).into_iter();
+        steps.map(|step| (step.key, step.is_irreversible)).collect()
+    };
+    assert_eq!(keys(&story), [], "nothing has happened yet");
+    story.answers("a=200");
+    assert_eq!(keys(&story), [("a".into(), true)]);
+    story.answers("b=200 l[0]/x=200");
+    assert_eq!(keys(&story), [("a".into(), true), ("b".into(), false), ("l/x".into(), true)], "the iteration has left");
+    let mut story = Story::changed(&groups, json!({ "list": [1] }), mark);
+    story.answers("a=400");
+    assert_eq!(keys(&story), [], "it failed, so it did nothing");
+    let mut story = Story::changed(&groups, json!({ "list": [1] }), mark);
+    story.exhaust("a", "timeout");
+    assert_eq!(keys(&story), [("a".into(), true)], "it may have done it");
+}

@@ -51,10 +51,13 @@ def replay(
     *,
     version: "Literal['pinned', 'latest']" = "pinned",
     actor: Optional[str] = None,
+    allow_irreversible: bool = False,
     idempotency_key: Optional[str] = None,
 ) -> Steps[Run]:
-    """Starts a new run with the input of an old one, on the same version of the workflow or on the latest."""
-    path, body = f"/runs/{part(run)}/replay", given(version=version, actor=actor)
+    """Starts a new run with the input of an old one, on the same version of the workflow or on the latest. With
+    `allow_irreversible`, also if that repeats what can be neither undone nor repeated."""
+    path = f"/runs/{part(run)}/replay"
+    body = given(version=version, actor=actor, allow_irreversible=allow_irreversible or None)
     return started((yield from send("POST", path, body, key=idempotency_key or new_key())))
 
 
