@@ -79,6 +79,7 @@ pub fn check(server: &Server, upstream: &Upstream, journal: &Journal, expected: 
         signals_agree(id, run, &events, journal);
         decisions_agree(id, run, &events, journal);
         results_agree(id, run, &events);
+        undos_agree(id, run, &events, &effects);
         steps_agree(id, run, &events, &effects, expected.is_time_real);
     }
     assert!(acked >= expected.acked, "too little load: only {acked} writes were acknowledged");
@@ -163,7 +164,10 @@ fn cancels_agree(runs: &Runs, journal: &Journal) {
         // M22: nothing in this workflow handles a denial.
         let is_denied = run["workflow"] == "gate" && run["tasks"]["ask"]["status"] == "failed";
         let expected = match (is_denied, cancel_requests.contains(id)) {
-            (true, _) => &["cancelled"][..],
+            // Its last step fails, unless it is cancelled before.
+            (_, false) if run["workflow"] == "undo" => &["failed"][..],
+            (_, true) if run["workflow"] == "undo" => &["failed", "cancelled"],
+            (true, _) => &["cancelled"],
             (false, true) => &["completed", "cancelled"],
             (false, false) => &["completed"],
         };
@@ -293,6 +297,32 @@ fn decisions_agree(id: &str, run: &Value, events: &[Value], journal: &Journal) {
         let is_cancelled = last["data"]["reason"] == "approval_denied" || status("other") == "cancelled";
         assert!(is_cancelled && status("end") != "success", "{id}: {events:#?}");
     }
+}
+
+/// M25, I29: what succeeded is undone once each, the latest first, if the run failed; a plain cancellation undoes nothing.
+fn undos_agree(id: &str, run: &Value, events: &[Value], effects: &Effects) {
+    if run["workflow"] != "undo" {
+        return;
+    }
+    let nothing = Vec::new();
+    let undos = |step: &str| effects.get(&(id.to_owned(), format!("{step}/compensate"))).unwrap_or(&nothing);
+    let count = |kind: &str| events.iter().filter(|event| event["type"] == kind).count();
+    if run["status"] == "cancelled" {
+        assert_eq!((count("compensation.started"), undos("hold").len() + undos("book").len()), (0, 0), "{id}: {run:#}");
+        return;
+    }
+    let steps: Vec<&Value> = run["recovery"]["steps"].as_array().expect("steps").iter().map(|s| &s["step"]).collect();
+    assert_eq!(steps, ["hold", "book"], "{id}: {run:#}");
+    assert_eq!(run["recovery"]["status"], "completed", "{id}: {run:#}");
+    assert_eq!((count("compensation.started"), count("compensation.succeeded")), (2, 2), "{id}: {events:#?}");
+    for step in ["hold", "book"] {
+        let numbers: BTreeSet<u32> = undos(step).iter().map(Effect::attempt).collect();
+        assert_eq!(numbers.len(), undos(step).len(), "{id}: doubled: one attempt to undo `{step}` was sent twice");
+        assert!(!numbers.is_empty(), "{id}: `{step}` was never undone");
+    }
+    let last = undos("hold").iter().map(|effect| effect.at).max();
+    let first = undos("book").iter().map(|effect| effect.at).min();
+    assert!(last <= first, "{id}: `book` was undone before `hold`");
 }
 
 /// M11–M14, M16: the results of groups and loops, and what a first-join waited for.

@@ -1,7 +1,7 @@
 //! The load of the kill loop, and the kills.
 
 use super::journal::{Journal, Request, Told};
-use crate::harness::{Act, Answer, Api, Effect, Server, Upstream, eventually, is_terminal};
+use crate::harness::{Act, Answer, Api, Effect, Server, Upstream, eventually, is_terminal, status};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::os::unix::process::ExitStatusExt;
@@ -66,6 +66,11 @@ const WORKFLOWS: &[(&str, &str)] = &[
         "many",
         "all: { loop: { items: [0, 1, 2], concurrency: 2, tasks: { sub: { subworkflow: { workflow: child, input: { key: \"{{trigger.body.key}}\" } } } } } }\nend: { url: $UP/end, needs: [all], body: { got: \"{{tasks.all.body}}\" } }",
     ),
+    // It always fails, and undoes what it did.
+    (
+        "undo",
+        "book: { url: $UP/book, compensate: { url: $UP/unbook, body: { of: \"{{trigger.body.key}}\" } } }\nhold: { url: $UP/hold, needs: [book], compensate: { url: $UP/unhold } }\nship: { url: $UP/ship, needs: [hold], retries: 0 }",
+    ),
     // A denial that a step handles, and one that ends the run.
     (
         "told",
@@ -122,6 +127,7 @@ impl Driver {
     /// Load on a server that was started with [`flags`].
     pub fn new(server: Server, upstream: &Upstream, seed: u64) -> Driver {
         upstream.on("/flaky", [Act::FailFirst]);
+        upstream.on("/ship", [status(400)]);
         // Slow requests, so that kills interrupt running steps.
         for (path, millis) in [
             ("/a", 60),
@@ -132,6 +138,8 @@ impl Driver {
             ("/poll", 30),
             ("/near", 60),
             ("/won", 40),
+            ("/unhold", 50),
+            ("/unbook", 30),
         ] {
             upstream.on(path, [Act::Slow(Duration::from_millis(millis))]);
         }
