@@ -55,7 +55,7 @@ fn m8_a_condition_on_failed_sees_every_bad_ending() {
     assert_eq!((&view["failed_steps"], &view["unhandled_steps"]), (&json!(["ship"]), &json!([])));
     let run = view["id"].as_str().unwrap();
     let explained = server.get(&format!("/api/v1/runs/{run}/explain")).data(200);
-    assert!(explained["summary"].as_str().unwrap().contains("`ship` failed, which was handled"), "{explained:#}");
+    assert!(explained["summary"].as_str().unwrap().contains("`ship` failed, which `refund` handled"), "{explained:#}");
     assert_eq!(upstream.effects_on("/refund").len(), 1);
 }
 
