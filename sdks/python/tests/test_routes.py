@@ -130,6 +130,31 @@ class Cases:
             self.client.workflows.resume("gate")
             self.client.runs.cancel(held)
 
+        def test_decisions_about_steps_and_a_cancellation_that_undoes(self) -> None:
+            self.client.workflows.create(
+                {
+                    "name": "stuck",
+                    "tasks": {
+                        "book": {"task": "book.v1", "compensate": {"log": {"message": "released"}}},
+                        "gate": {"needs": ["book"], "wait_for_signal": {"name": "go"}},
+                        "nap": {"needs": ["gate"], "sleep": "10d"},
+                        "last": {"needs": ["nap"], "wait_for_signal": {"name": "end"}},
+                    },
+                }
+            )
+            run = self.client.trigger("stuck")
+            planned = self.client.runs.set_step_result(run, "book", {"id": 7}, dry_run=True)
+            self.assertEqual((planned["would_run"], planned["would_repeat"]), (["gate"], []))
+            self.client.runs.set_step_result(run, "book", {"id": 7}, actor="ann", reason="by hand")
+            self.client.runs.set_step_result(run, "gate", None)
+            self.client.runs.run_step_now(run, "nap")
+            with self.assertRaises(OnwardError) as caught:
+                self.client.runs.skip_step(run, "nap")
+            self.assertEqual((caught.exception.status, caught.exception.code), (409, "step_settled"))
+            self.assertIn(self.client.runs.cancel(run, "no more", compensate=True).status, ("compensating", "cancelled"))
+            ended = self.client.wait(run, "10s")
+            self.assertEqual(ended.status, "cancelled")
+
         def test_signals_approvals_pauses_and_the_output_of_a_run(self) -> None:
             self.client.workflows.create(
                 {

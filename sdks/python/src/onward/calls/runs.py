@@ -40,9 +40,10 @@ def list_all(
     return Listing("/runs", Run.of, [*query, *label_pairs(labels)])
 
 
-def cancel(run: Union[str, Run], reason: Optional[str] = None) -> Steps[Run]:
-    """Cancels a run. Repeating it is safe; raises `OnwardError` (409) if it has ended otherwise."""
-    yield from send("POST", f"/runs/{part(run)}/cancel", given(reason=reason))
+def cancel(run: Union[str, Run], reason: Optional[str] = None, *, compensate: bool = False) -> Steps[Run]:
+    """Cancels a run. With `compensate`, it first undoes what it did. Repeating it is safe; raises `OnwardError` (409) if it has
+    ended otherwise."""
+    yield from send("POST", f"/runs/{part(run)}/cancel", given(reason=reason, compensate=compensate or None))
     return (yield from get(run))
 
 
@@ -71,6 +72,41 @@ def resume(run: Union[str, Run], *, step: Optional[str] = None, actor: Optional[
     """A paused run continues, or a `pause` step of it; `step` is needed only if several wait."""
     yield from send("POST", f"/runs/{part(run)}/resume", given(step=step, actor=actor))
     return (yield from get(run))
+
+
+def skip_step(
+    run: Union[str, Run], step: str, *, reason: Optional[str] = None, actor: Optional[str] = None, dry_run: bool = False
+) -> Steps[Dict[str, Any]]:
+    """Skips a step of an open run. Like the two below: with `dry_run` it changes nothing, and answers `would_run` and
+    `would_repeat`; raises `OnwardError` (409) if the step has settled."""
+    return (yield from _decide_step(run, step, "skip", given(reason=reason, actor=actor, dry_run=dry_run or None)))
+
+
+def set_step_result(
+    run: Union[str, Run],
+    step: str,
+    result: Any,
+    *,
+    reason: Optional[str] = None,
+    actor: Optional[str] = None,
+    dry_run: bool = False,
+) -> Steps[Dict[str, Any]]:
+    """Lets a step of an open run succeed with this body."""
+    body = {"result": result, **given(reason=reason, actor=actor, dry_run=dry_run or None)}
+    return (yield from _decide_step(run, step, "result", body))
+
+
+def run_step_now(
+    run: Union[str, Run], step: str, *, reason: Optional[str] = None, actor: Optional[str] = None, dry_run: bool = False
+) -> Steps[Dict[str, Any]]:
+    """Ends the sleep of a step, or the time before its next attempt."""
+    return (yield from _decide_step(run, step, "run-now", given(reason=reason, actor=actor, dry_run=dry_run or None)))
+
+
+def _decide_step(run: Union[str, Run], step: str, verb: str, body: Dict[str, Any]) -> Steps[Dict[str, Any]]:
+    path = f"/runs/{part(run)}/steps/{quote(step, safe='')}/{verb}"
+    data: Dict[str, Any] = (yield from send("POST", path, body)).data
+    return data
 
 
 def signal(run: Union[str, Run], name: str, payload: Any = None, *, idempotency_key: Optional[str] = None) -> Steps[Run]:
