@@ -254,7 +254,9 @@ impl<T> Mailbox<T> {
     pub fn has_work(&self) -> bool {
         let has_reads = !self.loads.is_empty() || !self.fetches.is_empty();
         let has_output = !self.replies.is_empty() || !self.aborts.is_empty() || self.inbox_rows.has_answers();
-        !self.queue.is_empty() || has_reads || has_output || self.task_queue.has_work()
+        // Tasks that nobody may claim at the moment must not keep the engine loop busy.
+        let pairs_claims = !self.is_draining && !self.is_suspended;
+        !self.queue.is_empty() || has_reads || has_output || self.task_queue.has_work(pairs_claims)
     }
 
     /// Sets the engine time for the commands that follow.

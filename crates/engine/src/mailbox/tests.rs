@@ -611,6 +611,20 @@ fn m4_a_node_alone_does_not_read_a_run_that_it_has_just_evicted() {
 }
 
 #[test]
+fn tasks_that_nobody_may_claim_do_not_keep_the_loop_busy() {
+    for stop in [Command::Suspend(true), Command::Drain] {
+        let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new())).sharing();
+        mailbox.accept(stop);
+        let one = start_of(RunId([1; 16]), r#"{"name": "one", "tasks": {"a": {"task": "mail.send"}}}"#);
+        mailbox.accept(Command::Start { start: one, reply_to: 1, ended: None });
+        turn_and_commit(&mut mailbox, Timestamp(1));
+        mailbox.accept(Command::TypesWithTasks(vec![(OrgId::DEFAULT, "mail.send".into())]));
+        (0..3).for_each(|_| drop(turn_and_commit(&mut mailbox, Timestamp(2))));
+        assert!(!mailbox.has_work());
+    }
+}
+
+#[test]
 fn m4_the_runs_evicted_longest_ago_make_room_for_others() {
     let mut unlucky = with_one_run(RunId([1; 16]));
     let (_, row) = unlucky.records.pop_first().expect("it was written").1;
