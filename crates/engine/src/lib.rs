@@ -5,6 +5,7 @@
 //! [`concurrency_groups`], [`driver`] (what happens around its turns), [`services`] (the loop that drives it, and what the server calls), then [`clock`],
 //! [`secret`], [`execute`] and [`triggers`].
 
+pub mod catalog;
 pub mod child_rows;
 pub mod clock;
 pub mod concurrency_groups;
@@ -24,6 +25,7 @@ pub mod triggers;
 pub mod verify;
 pub mod version;
 
+pub use catalog::WorkflowChange;
 pub use clock::{Clock, ClockMode};
 pub use engine::{Engine, Options};
 pub use error::Error;
@@ -32,7 +34,6 @@ pub use execute::{HttpOptions, HttpQueuePosition};
 pub use mailbox::Reply;
 pub use services::replay::Edition;
 pub use services::runs::{Idempotency, Source, StartRequest, Started};
-pub use services::workflow_edits::WorkflowChange;
 pub use version::Version;
 
 use kernel::Span;

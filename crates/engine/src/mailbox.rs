@@ -254,7 +254,9 @@ impl<T> Mailbox<T> {
     pub fn has_work(&self) -> bool {
         let has_reads = !self.loads.is_empty() || !self.fetches.is_empty();
         let has_output = !self.replies.is_empty() || !self.aborts.is_empty() || self.inbox_rows.has_answers();
-        !self.queue.is_empty() || has_reads || has_output || self.task_queue.has_work()
+        // Tasks that nobody may claim at the moment must not keep the engine loop busy.
+        let pairs_claims = !self.is_draining && !self.is_suspended;
+        !self.queue.is_empty() || has_reads || has_output || self.task_queue.has_work(pairs_claims)
     }
 
     /// Sets the engine time for the commands that follow.
@@ -489,6 +491,10 @@ impl<T> Mailbox<T> {
         }
         if known.is_some() {
             self.loaded(run, Ok(known));
+            // This copy was in memory, so it may be as old as any.
+            let entry = self.runs.get_mut(&run).filter(|_| self.task_queue.is_shared());
+            let items = entry.into_iter().flat_map(|entry| &mut entry.inbox).filter(|item| item.source.is_some());
+            items.for_each(|item| item.is_checked = false);
         }
     }
 
@@ -572,10 +578,13 @@ impl<T> Mailbox<T> {
         let mut answers = advanced.answers;
         task_work::defer_claims(&mut items, &mut answers, &mut entry.inbox);
         let Some(record) = advanced.record else {
-            let needs_check =
-                |item: &QueuedInput<T>| (item.reply_to.is_some() || item.source.is_some()) && !item.is_checked;
-            if !self.nodes.is_alone() && live.seq > 0 && items.iter().any(needs_check) {
-                // Another node may have advanced it: no caller is refused because of an old copy in memory.
+            // Another node may have advanced it: no caller is refused because of an old copy in memory. A row of the inbox
+            // would be lost for good, so it is checked even if no other node is known: one may have joined just now.
+            let (is_shared, is_alone) = (self.task_queue.is_shared(), self.nodes.is_alone());
+            let needs_check = |item: &QueuedInput<T>| {
+                !item.is_checked && (item.reply_to.is_some() && !is_alone || item.source.is_some() && is_shared)
+            };
+            if live.seq > 0 && items.iter().any(needs_check) {
                 entry.inbox.extend(items.into_iter().filter(|item| !item.is_claim()));
                 return self.reread(id);
             }

@@ -202,9 +202,9 @@ impl<T> TaskQueue<T> {
         lease.into_iter().chain(release).min()
     }
 
-    /// Is there something to pair, to read or to answer right now?
-    pub fn has_work(&self) -> bool {
-        !self.changed_types.is_empty()
+    /// Is there something to read or to answer right now, or to pair, if claims are paired with tasks at the moment?
+    pub fn has_work(&self, pairs_claims: bool) -> bool {
+        pairs_claims && !self.changed_types.is_empty()
             || !self.refills.is_empty()
             || !self.key_reads.is_empty()
             || !self.slot_reads.is_empty()

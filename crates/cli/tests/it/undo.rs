@@ -287,7 +287,10 @@ fn m27_s31_a_replay_that_would_repeat_what_is_irreversible_is_refused() {
     assert!(refused.text().contains("`pay`, `tell`"), "{}", refused.text());
     let why = explain(&server, &run);
     assert_eq!(why["details"]["replay"]["required_override"], "allow_irreversible", "{why:#}");
-    assert_eq!(why["details"]["replay"]["blocked_by"][0], json!({ "step": "pay", "irreversible": true, "compensatable": false }));
+    assert_eq!(
+        why["details"]["replay"]["blocked_by"][0],
+        json!({ "step": "pay", "irreversible": true, "compensatable": false })
+    );
     assert_eq!(why["next_actions"], json!([]), "only what is safe is offered");
     for almost in [json!("true"), json!(1), json!(null)] {
         let answer = server.post(&path, &json!({ "allow_irreversible": almost }));

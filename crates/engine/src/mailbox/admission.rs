@@ -51,6 +51,10 @@ impl<T> Mailbox<T> {
         self.admit(restored.admitted);
         self.supersede(restored.superseded);
         for (org, run) in restored.refused {
+            // Read again, its group may have no room for a run that was to be admitted a moment ago.
+            if let Some(entry) = self.runs.get_mut(&run) {
+                entry.inbox.retain(|item| !matches!(item.input, Input::Admit));
+            }
             let input =
                 Input::Cancel { actor: "onward".into(), reason: Queue::Limit.as_str().into(), compensate: false };
             self.push(org, run, QueuedInput::internal(input));

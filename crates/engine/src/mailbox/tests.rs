@@ -652,6 +652,35 @@ fn m4_a_node_alone_does_not_read_a_run_that_it_has_just_evicted() {
 }
 
 #[test]
+fn a_row_is_not_consumed_because_of_an_old_copy_in_memory() {
+    let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new())).sharing();
+    let run = RunId([1; 16]);
+    let sleeps = start_of(run, r#"{"name": "one", "tasks": {"a": {"sleep": "1h"}}}"#);
+    mailbox.accept(Command::Start { start: sleeps, reply_to: 1, ended: None });
+    turn_and_commit(&mut mailbox, Timestamp(1));
+    // A node that this one does not know of may have advanced the run so far that the input means something.
+    let resume = Input::Resume { actor: "ada".into() };
+    mailbox.accept(Command::GiveInbox(vec![inbox_input(run, 1, resume)]));
+    let (turn, released) = turn_and_commit(&mut mailbox, Timestamp(2));
+    assert_eq!(turn.loads, [(OrgId::DEFAULT, run)]);
+    assert!(released.inbox_answers.is_empty(), "{:?}", released.inbox_answers);
+}
+
+#[test]
+fn tasks_that_nobody_may_claim_do_not_keep_the_loop_busy() {
+    for stop in [Command::Suspend(true), Command::Drain] {
+        let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new())).sharing();
+        mailbox.accept(stop);
+        let one = start_of(RunId([1; 16]), r#"{"name": "one", "tasks": {"a": {"task": "mail.send"}}}"#);
+        mailbox.accept(Command::Start { start: one, reply_to: 1, ended: None });
+        turn_and_commit(&mut mailbox, Timestamp(1));
+        mailbox.accept(Command::TypesWithTasks(vec![(OrgId::DEFAULT, "mail.send".into())]));
+        (0..3).for_each(|_| drop(turn_and_commit(&mut mailbox, Timestamp(2))));
+        assert!(!mailbox.has_work());
+    }
+}
+
+#[test]
 fn m4_the_runs_evicted_longest_ago_make_room_for_others() {
     let mut unlucky = with_one_run(RunId([1; 16]));
     let (_, row) = unlucky.records.pop_first().expect("it was written").1;

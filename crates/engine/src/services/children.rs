@@ -11,14 +11,14 @@
 use super::cluster::Cluster;
 use super::core::Core;
 use super::runs::{Runs, StartRequest};
-use super::workflows::Workflows;
+use super::workflows::{Workflows, lock};
 use crate::child_rows::{self, ChildRequest, Closing};
 use crate::error::Error;
 use crate::mailbox::Command;
 use kernel::event::Failure;
 use kernel::inbox::InboxKind;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::crash::{self, Point};
 use store::{InboxKey, InboxRow};
@@ -72,6 +72,8 @@ pub struct Children {
     runs: Arc<Runs>,
     workflows: Arc<Workflows>,
     queue: Arc<ChildQueue>,
+    /// Children whose rows could not be read; tried again with the stored rows.
+    unread: Mutex<Vec<InboxKey>>,
 }
 
 /// Why a child could not be started.
@@ -90,7 +92,7 @@ impl Children {
         workflows: Arc<Workflows>,
         queue: Arc<ChildQueue>,
     ) -> Children {
-        Children { core, cluster, runs, workflows, queue }
+        Children { core, cluster, runs, workflows, queue, unread: Mutex::default() }
     }
 
     /// Starts children as commits release their rows, and again from the store, until the engine stops.
@@ -99,6 +101,8 @@ impl Children {
             if let Err(error) = self.start_stored().await {
                 tracing::warn!(%error, "the rows of children to start cannot be read");
             }
+            let unread = std::mem::take(&mut *lock(&self.unread));
+            self.carry_out(unread.into_iter().map(ChildWork::Close).collect()).await;
             let pause = tokio::time::sleep(RETRY_EVERY);
             tokio::pin!(pause);
             let mut requests = Vec::new();
@@ -130,7 +134,8 @@ impl Children {
         self.start_all(&rows).await;
         for key in closed {
             if let Err(error) = self.close_missing(key).await {
-                tracing::warn!(%error, "the row that closes a child stays until the next start of the server");
+                tracing::warn!(%error, "the rows for a child cannot be read; they are tried again");
+                lock(&self.unread).push(key);
             }
         }
     }
@@ -172,9 +177,17 @@ impl Children {
         match self.start(&request).await {
             Ok(()) => {
                 // The parent may have ended before the child existed.
-                self.give_early_inputs(row.key).await;
+                if let Err(error) = self.give_early_inputs(row.key).await {
+                    tracing::warn!(%child, %error, "the rows for a child cannot be read; they are tried again");
+                    lock(&self.unread).push(row.key);
+                }
             }
-            Err(Refused::Forever(failure)) => self.fail_step(&request, failure).await,
+            Err(Refused::Forever(failure)) => {
+                // Without the other rows for the child, which only this removes, its row stays and is tried again.
+                if let Err(error) = self.fail_step(&request, failure).await {
+                    tracing::warn!(%child, %error, "the rows for a child that cannot start cannot be read");
+                }
+            }
             Err(Refused::ForNow(error)) => tracing::debug!(%child, %error, "a child cannot be started yet"),
         }
     }
@@ -200,7 +213,7 @@ impl Children {
         let exists = store.run(org, child).await?.is_some();
         match child_rows::closing(key, &rows, exists) {
             Closing::Wait => {}
-            Closing::Give => self.give_early_inputs(key).await,
+            Closing::Give => self.give_early_inputs(key).await?,
             Closing::Delete(row) => {
                 self.core.written(store.answer_inbox(&[row]).await)?;
                 crash::point(Point::InboxAnswered);
@@ -210,18 +223,20 @@ impl Children {
     }
 
     /// Gives a child the rows that were written for it before it existed.
-    async fn give_early_inputs(&self, (org, child, _): InboxKey) {
-        let rows = self.core.store.inbox_of(org, child, PAGE).await.unwrap_or_default();
+    async fn give_early_inputs(&self, (org, child, _): InboxKey) -> Result<(), store::Error> {
+        let rows = self.core.store.inbox_of(org, child, PAGE).await?;
         let inputs = child_rows::inputs(&rows);
         if !inputs.is_empty() {
             self.core.inbox.send(Command::GiveInbox(inputs));
         }
+        Ok(())
     }
 
-    async fn fail_step(&self, request: &ChildRequest, failure: Failure) {
+    async fn fail_step(&self, request: &ChildRequest, failure: Failure) -> Result<(), store::Error> {
         let (org, child, _) = request.key;
-        let rows = self.core.store.inbox_of(org, child, PAGE).await.unwrap_or_default();
+        let rows = self.core.store.inbox_of(org, child, PAGE).await?;
         self.core.inbox.send(Command::GiveInbox(vec![request.refused(failure, &rows)]));
+        Ok(())
     }
 }
 

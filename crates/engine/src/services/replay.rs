@@ -52,7 +52,7 @@ impl Runs {
             Edition::Latest if row.deleted_at.is_some() => return Err(Error::NotFound("workflow")),
             Edition::Latest => {
                 let plan = (row.hash, Some(row.lowering));
-                self.workflows.pinned(org, row.id, row.version, &row.name, plan).await?
+                self.workflows.catalog().pinned(org, row.id, row.version, &row.name, plan).await?
             }
         };
         let origin = &reading.run.state.origin;

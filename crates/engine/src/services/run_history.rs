@@ -39,7 +39,7 @@ impl Runs {
     pub async fn run_history(&self, org: OrgId, run: RunId) -> Result<Option<RunHistory>, Error> {
         let Some(row) = self.core.store.run(org, run).await? else { return Ok(None) };
         let Some(records) = self.core.store.history(org, run, 0, usize::MAX).await? else { return Ok(None) };
-        let version = self.workflows.version_of(&row).await?;
+        let version = self.workflows.catalog().version_of(&row).await?;
         let last_seq = match records.last() {
             Some(record) => events_of(record)?.last().map_or(0, |stored| stored.seq),
             None => 0,

@@ -4,7 +4,7 @@ use super::core::refusal;
 use super::runs::Runs;
 use super::workflows::Workflows;
 use crate::error::Error;
-use crate::mailbox::{Command, LoadFailure, QueueQuery, Reply, Resumed, StoredBytes};
+use crate::mailbox::{Command, LoadFailure, QueueQuery, Reply, Resumed};
 use crate::version::Version;
 use bytes::Bytes;
 use kernel::event::StepPlace;
@@ -14,7 +14,7 @@ use kernel::{Event, OrgId, Payload, Payloads, Plan, Record, Run, RunId, Timestam
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use store::{Loaded, NotificationRow, RunRow, UnreadableRow};
+use store::{NotificationRow, RunRow, UnreadableRow};
 
 /// A run with its state, for views.
 pub struct Reading {
@@ -117,28 +117,15 @@ pub(super) async fn load_all(
     };
     let mut folded = Vec::with_capacity(runs.len());
     for one in loaded {
-        folded.push(fold(workflows, one).await);
+        folded.push(workflows.catalog().resumed(one).await);
     }
     folded
-}
-
-async fn fold(workflows: &Workflows, loaded: store::Result<Option<Loaded>>) -> Result<Option<Resumed>, LoadFailure> {
-    let unreadable = |e: store::Error| match e {
-        store::Error::Corrupt(what) => LoadFailure::Damaged(what),
-        other => LoadFailure::Store(other.to_string()),
-    };
-    let Some(loaded) = loaded.map_err(unreadable)? else { return Ok(None) };
-    let version = workflows.version_of(&loaded.row).await?;
-    let snapshot = loaded.snapshot.as_ref().map(|(_, bytes)| bytes);
-    let folded = Run::load(&version.plan, snapshot.map(|bytes| &bytes[..]), &loaded.records)?;
-    let stored_bytes = StoredBytes::new(snapshot, &loaded.records);
-    Ok(Some(Resumed { version, run: folded, seq: loaded.seq, row: loaded.row, stored_bytes }))
 }
 
 impl Runs {
     /// Reads and folds a run.
     pub(super) async fn load(&self, org: OrgId, run: RunId) -> Result<Option<Resumed>, LoadFailure> {
-        fold(&self.workflows, self.core.store.load(org, run).await).await
+        self.workflows.catalog().resumed(self.core.store.load(org, run).await).await
     }
 
     /// The run with everything it holds; `None` if there is no such run.

@@ -9,7 +9,7 @@ use super::runs::{Idempotency, Runs, Source, StartRequest};
 use super::triggers::{Triggers, delivery_id, invalid_input, spec};
 use super::workflows::{Resolved, Workflows, lock};
 use crate::error::Error;
-use crate::triggers::fire_times::{self, Due, FireTime, MissedRange};
+use crate::triggers::fire_times::{self, FireTime, MissedRange, Position};
 use bytes::Bytes;
 use kernel::event::TriggerKind;
 use kernel::{OrgId, RunId, Span, Timestamp, TriggerId};
@@ -124,7 +124,7 @@ impl Scheduler {
         let now = self.core.clock.calendar_now();
         let delayed_since = lock(&self.delayed_since).get(&row.id).copied();
         let due = fire_times::due(row.id, &schedule, row.cursor.unwrap_or(now), now, delayed_since);
-        let Due { gone, fire_times, cursor, next_at } = due;
+        let fire_times = &due.fire_times;
         let mut round = ScheduleRound {
             scheduler: self,
             row,
@@ -135,7 +135,7 @@ impl Scheduler {
             started: 0,
         };
         let mut count = 0;
-        if let Some(gone) = gone {
+        if let Some(gone) = due.gone {
             round.log.push(summary(row, gone, now));
             count += u64::from(gone.count);
         }
@@ -147,16 +147,14 @@ impl Scheduler {
             round.log.push(summary(row, gone, now));
             count += folded as u64;
         }
-        let mut cursor = fire_times.get(folded.wrapping_sub(1)).map_or(cursor, |fire_time| fire_time.nominal);
         let mut is_moved = false;
         for (i, fire_time) in fire_times.iter().enumerate().skip(folded) {
             if round.started >= STARTS_MAX {
                 // The rest stays due for the next round.
-                round.move_on(cursor, Some(fire_time.at)).await?;
+                round.move_on(due.position(i)).await?;
                 return Ok(count);
             }
-            let next_at = fire_times.get(i + 1).map(|next| next.at).or(next_at);
-            match round.handle(&schedule, fire_time, cursor, next_at).await {
+            match round.handle(&schedule, fire_time, due.position(i), due.position(i + 1)).await {
                 Ok(Some(moved)) => is_moved = moved,
                 Ok(None) => return Ok(count),
                 Err(error) => {
@@ -165,12 +163,11 @@ impl Scheduler {
                     return Err(error);
                 }
             }
-            cursor = fire_time.nominal;
             count += 1;
         }
         lock(&self.delayed_since).remove(&row.id);
         if !is_moved {
-            round.move_on(cursor, next_at).await?;
+            round.move_on(due.end).await?;
         }
         Ok(count)
     }
@@ -314,10 +311,10 @@ impl ScheduleRound<'_> {
         &mut self,
         schedule: &Schedule,
         fire_time: &FireTime,
-        before: Timestamp,
-        next_at: Option<Timestamp>,
+        before: Position,
+        after: Position,
     ) -> Result<Option<bool>, Error> {
-        let FireTime { nominal, at, .. } = *fire_time;
+        let nominal = fire_time.nominal;
         let decision = if fire_time.is_skipped { FireDecision::Skip("missed") } else { self.decide(schedule).await? };
         match decision {
             FireDecision::Skip(reason) => self.log.push(self.scheduler.skipped(self.row, nominal, reason)),
@@ -328,10 +325,10 @@ impl ScheduleRound<'_> {
             }
             FireDecision::Run => {
                 // Entries of earlier fire times come first in the log.
-                if !self.log.is_empty() && !self.move_on(before, Some(at)).await? {
+                if !self.log.is_empty() && !self.move_on(before).await? {
                     return Ok(None);
                 }
-                let advance = ScheduleAdvance { revision: self.row.revision, cursor: Some(nominal), next_at };
+                let advance = advance(self.row, after);
                 match self.scheduler.fire(self.row, schedule, self.workflow.clone(), nominal, Some(advance)).await? {
                     Fired::Run { run, is_known } => {
                         self.last_run = Some(run);
@@ -376,11 +373,14 @@ impl ScheduleRound<'_> {
     }
 
     /// Writes the log entries and the schedule's new position; false when the schedule was changed meanwhile.
-    async fn move_on(&mut self, cursor: Timestamp, next_at: Option<Timestamp>) -> Result<bool, Error> {
+    async fn move_on(&mut self, to: Position) -> Result<bool, Error> {
         let log = std::mem::take(&mut self.log);
-        let advance = ScheduleAdvance { revision: self.row.revision, cursor: Some(cursor), next_at };
-        self.scheduler.triggers.log(self.row, log, Some(advance)).await
+        self.scheduler.triggers.log(self.row, log, Some(advance(self.row, to))).await
     }
+}
+
+fn advance(row: &TriggerRow, to: Position) -> ScheduleAdvance {
+    ScheduleAdvance { revision: row.revision, cursor: Some(to.cursor), next_at: to.next_at }
 }
 
 enum FireDecision {

@@ -247,7 +247,8 @@ impl RunEvents {
         }
         let Subscription { core, workflows, .. } = &self.subscription;
         let Some(row) = core.store.run(self.org, run).await? else { return Ok(None) };
-        let known: (Arc<str>, Arc<Version>) = (row.workflow_name.as_str().into(), workflows.version_of(&row).await?);
+        let known: (Arc<str>, Arc<Version>) =
+            (row.workflow_name.as_str().into(), workflows.catalog().version_of(&row).await?);
         if self.names.len() >= NAMES_MAX {
             self.names.clear();
         }
@@ -272,7 +273,7 @@ impl Subscriptions {
     pub async fn run(&self, org: OrgId, run: RunId, after: u64) -> Result<Option<RunSubscription>, Error> {
         let subscription = Subscription::register(self, Some(run));
         let Some(row): Option<RunRow> = self.core.store.run(org, run).await? else { return Ok(None) };
-        let version = self.workflows.version_of(&row).await?;
+        let version = self.workflows.catalog().version_of(&row).await?;
         let workflow = row.workflow_name.as_str().into();
         Ok(Some(RunSubscription { subscription, org, run, workflow, version, after, records: 0, has_ended: false }))
     }

@@ -314,7 +314,7 @@ impl Triggers {
 
 /// The row of the trigger that a definition declares, to be stored with its workflow. `existing` is the workflow's
 /// present trigger: its secret and path are kept where the definition does not give them.
-pub(super) fn owned_trigger(
+pub(crate) fn owned_trigger(
     workflow: &WorkflowRow,
     spec: Option<&Spec>,
     existing: Option<&TriggerRow>,

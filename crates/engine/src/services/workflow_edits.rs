@@ -5,29 +5,17 @@
 //! was created.
 
 use super::outbox::NOTIFIER;
-use super::triggers::owned_trigger;
 use super::workflows::Workflows;
+use crate::catalog::{self, WorkflowChange};
 use crate::error::Error;
 use crate::mailbox::Command;
 use crate::version::Version;
 use kernel::{OrgId, WorkflowId};
-use lang::{Compiled, MetaChange};
 use std::sync::Arc;
-use store::{
-    Edited, OwnTrigger, StoredDefinition, TriggerRow, VersionKey, VersionRow, WorkflowEdit, WorkflowKey, WorkflowRow,
-};
+use store::{Edited, VersionKey, VersionRow, WorkflowKey, WorkflowRow};
 
 /// Attempts at an edit before it gives up, when other writers are always first.
 const TRIES: usize = 16;
-
-/// A change to a workflow.
-pub enum WorkflowChange<'a> {
-    /// Another definition, with its name and description; a new version unless the hash is unchanged.
-    Replace(&'a Compiled),
-    /// Only name, slug, description, tags, and whether it is enabled.
-    Describe(&'a MetaChange),
-    Delete,
-}
 
 /// A version with its source.
 pub struct Chosen {
@@ -57,7 +45,7 @@ impl Workflows {
                 return Err(Error::BuiltIn);
             }
             let own = self.core.store.owned_trigger(org, seen.id).await?;
-            let edit = self.edited(seen, change, own.as_ref())?;
+            let edit = catalog::edited(seen, change, own.as_ref(), self.core.now())?;
             let outcome = self.core.written(self.core.store.edit_workflow(&edit).await);
             // Also when the outcome is unknown: the cache may be wrong.
             self.cache.forget_all();
@@ -75,61 +63,6 @@ impl Workflows {
             }
         }
         Err(Error::Unavailable("the workflow is changing too fast".into()))
-    }
-
-    fn edited(
-        &self,
-        seen: WorkflowRow,
-        change: &WorkflowChange<'_>,
-        own: Option<&TriggerRow>,
-    ) -> Result<WorkflowEdit, Error> {
-        let now = self.core.now();
-        let mut row = WorkflowRow { updated_at: now, ..seen.clone() };
-        let (mut definition, mut version_from, mut own_source, mut trigger) = (None, None, None, OwnTrigger::Keep);
-        match change {
-            WorkflowChange::Replace(compiled) => {
-                let Compiled { meta, plan, hash, form, source, trigger: wanted, .. } = compiled;
-                row.name.clone_from(&meta.name);
-                row.slug = meta.slug.clone().unwrap_or(row.slug);
-                row.description.clone_from(&meta.description);
-                row.tags = serde_json::to_string(&meta.tags).unwrap_or_default();
-                // An edit without `enabled` must not enable a disabled workflow.
-                if source.get("enabled").is_some() {
-                    row.enabled = meta.enabled;
-                }
-                if *hash != row.hash {
-                    row.trigger.clone_from(&meta.trigger);
-                    (row.form, row.steps) = (*form, plan.nodes().len() as u32);
-                    (row.version, row.hash) = (row.version + 1, *hash);
-                    version_from = Some("update");
-                }
-                own_source = Some(bytes::Bytes::from(source.to_string()));
-                // M7: the same definition again pins future runs to the lowering of this release.
-                if version_from.is_some() || row.lowering != lang::LOWERING {
-                    row.lowering = lang::LOWERING;
-                    let (source, plan) = (source.to_string().into(), plan.encode().into());
-                    definition = Some(StoredDefinition { hash: *hash, lowering: row.lowering, source, plan });
-                }
-                // Also when the hash is the same: a webhook's secret is not part of the hash.
-                trigger = match owned_trigger(&row, wanted.as_ref(), own, now)? {
-                    Some(row) => OwnTrigger::Put(Box::new(row)),
-                    None => OwnTrigger::Remove,
-                };
-            }
-            WorkflowChange::Describe(meta) => {
-                row.name = meta.name.clone().unwrap_or(row.name);
-                row.slug = meta.slug.clone().unwrap_or(row.slug);
-                row.description = meta.description.clone().or(row.description).filter(|text| !text.is_empty());
-                row.tags = meta.tags.as_ref().map_or(row.tags, |tags| serde_json::to_string(tags).unwrap_or_default());
-                row.enabled = meta.enabled.unwrap_or(row.enabled);
-            }
-            WorkflowChange::Delete => row.deleted_at = Some(now),
-        }
-        let is_same = WorkflowRow { updated_at: seen.updated_at, ..row.clone() } == seen;
-        if is_same {
-            row.updated_at = seen.updated_at;
-        }
-        Ok(WorkflowEdit { seen, row, definition, version_from, source: own_source, trigger })
     }
 
     /// A workflow's versions, newest first.
@@ -158,7 +91,7 @@ impl Workflows {
 
     /// A version with its plan.
     pub async fn version_with_plan(&self, row: &WorkflowRow, version: &VersionRow) -> Result<Arc<Version>, Error> {
-        Ok(self.pinned(row.org, row.id, version.number, &row.name, (version.hash, None)).await?)
+        Ok(self.catalog().pinned(row.org, row.id, version.number, &row.name, (version.hash, None)).await?)
     }
 
     /// The workflow of a run, even if it was deleted.

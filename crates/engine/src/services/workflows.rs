@@ -1,64 +1,21 @@
-//! Workflows: storing definitions, and resolving a name to its current version. Versions never change, so cached ones
-//! stay valid. A name may resolve to another version later, so every write of a definition clears the cached names.
+//! Workflows: storing definitions, listing them, and resolving a name to its current version. What is written, and how a
+//! name or a version is read, is in [`catalog`].
 
 use super::cluster::Cluster;
 use super::core::Core;
 use super::outbox::NOTIFIER;
-use super::triggers::owned_trigger;
+use crate::catalog::{self, Catalog, workflow_key};
 use crate::error::Error;
-use crate::mailbox::LoadFailure;
-use crate::version::{InputCheck, Version};
-use kernel::{OrgId, Plan, WorkflowId};
+use kernel::{OrgId, WorkflowId};
 use lang::Compiled;
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use store::{
-    IdempotencyKey, NameTaken, NewWorkflow, RunRow, StoredDefinition, WorkflowFilter, WorkflowKey, WorkflowRow,
-};
+use store::{IdempotencyKey, NameTaken, WorkflowFilter, WorkflowKey, WorkflowRow};
 use tokio::sync::Notify;
 
-/// Entries in each cache; when it is full, it is cleared.
-const CACHE_MAX: usize = 1_024;
+pub use crate::catalog::{Resolved, WorkflowCache};
+
 /// Workflows that a suggestion for a misspelt name is chosen from.
 const SUGGESTED_FROM: usize = 1_000;
-
-/// A workflow and its current version.
-pub struct Resolved {
-    pub row: WorkflowRow,
-    pub version: Arc<Version>,
-}
-
-/// Identifies a version. The versions of a task type differ by their hash only.
-type VersionKey = (OrgId, WorkflowId, u32, [u8; 32], u32);
-
-#[derive(Default)]
-pub struct WorkflowCache {
-    names: Mutex<Names>,
-    versions: Mutex<HashMap<VersionKey, Arc<Version>>>,
-}
-
-#[derive(Default)]
-struct Names {
-    resolved: HashMap<(OrgId, String), Arc<Resolved>>,
-    /// Counts the writes: a read that began before the latest write must not enter the cache.
-    writes: u64,
-}
-
-impl WorkflowCache {
-    /// Called when a write is durable, before its caller is answered.
-    pub(super) fn forget_names(&self) {
-        let mut names = lock(&self.names);
-        names.writes += 1;
-        names.resolved.clear();
-    }
-
-    /// Called when a workflow was edited: the author's text of a version may have changed, and with it the order of its
-    /// steps.
-    pub(super) fn forget_all(&self) {
-        lock(&self.versions).clear();
-        self.forget_names();
-    }
-}
 
 pub struct Workflows {
     pub(super) core: Arc<Core>,
@@ -85,36 +42,15 @@ impl Workflows {
         compiled: &Compiled,
         idempotency: Option<(String, [u8; 32])>,
     ) -> Result<(WorkflowRow, bool), Error> {
-        let Compiled { meta, plan, hash, form, source, trigger, .. } = compiled;
         let now = self.core.now();
-        let row = WorkflowRow {
-            org,
-            id: WorkflowId::new(now, self.core.ids.random_bytes()?),
-            slug: meta.slug.clone().unwrap_or_else(|| derive_slug(&meta.name)),
-            name: meta.name.clone(),
-            description: meta.description.clone(),
-            tags: serde_json::to_string(&meta.tags).unwrap_or_default(),
-            form: *form,
-            trigger: meta.trigger.clone(),
-            steps: plan.nodes().len() as u32,
-            enabled: meta.enabled,
-            version: 1,
-            hash: *hash,
-            lowering: lang::LOWERING,
-            created_at: now,
-            updated_at: now,
-            deleted_at: None,
-        };
-        let (source, plan) = (source.to_string().into(), plan.encode().into());
-        let definition = StoredDefinition { hash: *hash, lowering: lang::LOWERING, source, plan };
+        let id = WorkflowId::new(now, self.core.ids.random_bytes()?);
         let idempotency = idempotency.map(|(key, fingerprint)| IdempotencyKey {
             scope: "workflows".into(),
             key,
             fingerprint,
             created_at: now,
         });
-        let trigger = owned_trigger(&row, trigger.as_ref(), None, now)?;
-        let new = NewWorkflow { row, definition, slug_is_given: meta.slug.is_some(), idempotency, trigger };
+        let new = catalog::new_workflow((org, id), compiled, idempotency, now)?;
         let (id, is_repeat) = match self.core.written(self.core.store.create_workflow(&new).await)? {
             Ok(()) => (new.row.id, false),
             Err(NameTaken::Key { workflow, fingerprint }) => {
@@ -178,108 +114,17 @@ impl Workflows {
         Ok(self.core.store.definition(org, *hash, None).await?.map(|d| d.source))
     }
 
-    /// The workflow of a key and its current version; cached, so that a start costs no read.
+    /// The workflow of a key and its current version, as of this call.
     pub async fn resolve(&self, org: OrgId, key: &str) -> Result<Option<Arc<Resolved>>, Error> {
         self.cluster.refresh_caches().await?;
-        let name = (org, key.to_owned());
-        let writes = {
-            let names = lock(&self.cache.names);
-            if let Some(found) = names.resolved.get(&name) {
-                return Ok(Some(found.clone()));
-            }
-            names.writes
-        };
-        let Some(row) = self.core.store.workflow(org, &workflow_key(key)).await? else { return Ok(None) };
-        let version = self.pinned(org, row.id, row.version, &row.name, (row.hash, Some(row.lowering))).await?;
-        let resolved = Arc::new(Resolved { row, version });
-        let mut names = lock(&self.cache.names);
-        if names.writes == writes {
-            keep(&mut names.resolved, name, resolved.clone());
-        }
-        Ok(Some(resolved))
+        self.catalog().resolve(org, key).await
     }
 
-    /// The version a run is pinned to.
-    pub(super) async fn version_of(&self, row: &RunRow) -> Result<Arc<Version>, LoadFailure> {
-        let plan = (row.hash, Some(row.lowering));
-        self.pinned(row.org, row.workflow, row.version, &row.workflow_name, plan).await
+    pub(super) fn catalog(&self) -> Catalog<'_> {
+        Catalog { store: &*self.core.store, cache: &self.cache }
     }
-
-    /// A version by number, hash and lowering, cached. Without a lowering, the latest that is stored.
-    pub(super) async fn pinned(
-        &self,
-        org: OrgId,
-        workflow: WorkflowId,
-        number: u32,
-        name: &str,
-        (hash, lowering): ([u8; 32], Option<u32>),
-    ) -> Result<Arc<Version>, LoadFailure> {
-        // The latest lowering may change.
-        let key = lowering.map(|lowering| (org, workflow, number, hash, lowering));
-        if let Some(found) = key.and_then(|key| lock(&self.cache.versions).get(&key).cloned()) {
-            return Ok(found);
-        }
-        let found =
-            self.core.store.definition(org, hash, lowering).await.map_err(|e| LoadFailure::Store(e.to_string()))?;
-        let definition = found.ok_or_else(|| LoadFailure::Damaged("its definition is missing".into()))?;
-        let plan = Plan::decode(&definition.plan).map_err(|e| LoadFailure::from(kernel::run::LoadError::from(e)))?;
-        let source = self.core.store.version_source(org, workflow, number).await;
-        let source = source.map_err(|e| LoadFailure::Store(e.to_string()))?;
-        let order = Version::order(&plan, source.as_deref());
-        let (name, lowering, plan) = (name.to_owned(), definition.lowering, Arc::new(plan));
-        let input = InputCheck::of(&definition.source);
-        let version = Arc::new(Version { org, workflow, name, number, hash, lowering, plan, order, input });
-        if let Some(key) = key {
-            keep(&mut lock(&self.cache.versions), key, version.clone());
-        }
-        Ok(version)
-    }
-}
-
-pub(super) fn workflow_key(key: &str) -> WorkflowKey {
-    WorkflowId::parse(key).map_or_else(|| WorkflowKey::Name(lang::normalized(key)), WorkflowKey::Id)
-}
-
-fn keep<K: std::hash::Hash + Eq, V>(table: &mut HashMap<K, V>, key: K, value: V) {
-    if table.len() >= CACHE_MAX {
-        table.clear();
-    }
-    table.insert(key, value);
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
-}
-
-/// `Order Processing!` → `order-processing`.
-fn derive_slug(name: &str) -> String {
-    let mut slug = String::new();
-    for c in name.chars() {
-        match c.to_ascii_lowercase() {
-            c @ ('a'..='z' | '0'..='9' | '_') => slug.push(c),
-            _ if !slug.is_empty() && !slug.ends_with('-') => slug.push('-'),
-            _ => {}
-        }
-    }
-    slug.truncate(80);
-    let slug = slug.trim_matches(['-', '_']);
-    if slug.is_empty() { "workflow".to_owned() } else { slug.to_owned() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn decision_16_a_slug_is_derived_from_the_name() {
-        for (name, slug) in [
-            ("order-processing", "order-processing"),
-            ("Order  Processing!", "order-processing"),
-            ("日本", "workflow"),
-            ("_a", "a"),
-        ] {
-            assert_eq!(derive_slug(name), slug);
-        }
-        assert_eq!(derive_slug(&"x".repeat(200)).len(), 80);
-    }
 }

@@ -18,7 +18,16 @@ pub struct Due {
     /// Fire times outside the schedule's missed window, which are skipped together.
     pub gone: Option<MissedRange>,
     pub fire_times: Vec<FireTime>,
-    /// The schedule's position before the first of `fire_times`.
+    /// The schedule's cursor before the first of `fire_times`.
+    pub cursor: Timestamp,
+    /// Its position after the last of them.
+    pub end: Position,
+}
+
+/// Where a schedule is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// The last nominal time that was handled.
     pub cursor: Timestamp,
     /// When the schedule is due next.
     pub next_at: Option<Timestamp>,
@@ -39,6 +48,16 @@ pub struct FireTime {
     pub at: Timestamp,
     /// It was missed, and the schedule's policy does not catch up on it.
     pub is_skipped: bool,
+}
+
+impl Due {
+    /// The position of the schedule when this many of `fire_times` are handled. It follows from nominal times alone: one
+    /// that is computed from the present skips what came due meanwhile.
+    pub fn position(&self, handled: usize) -> Position {
+        let Some(next) = self.fire_times.get(handled) else { return self.end };
+        let last = handled.checked_sub(1).map(|last| self.fire_times[last].nominal);
+        Position { cursor: last.unwrap_or(self.cursor), next_at: Some(next.at) }
+    }
 }
 
 /// The first fire time later than `after`, and when it is due.
@@ -79,7 +98,8 @@ pub fn due(
             };
         caught_up += u32::from(is_missed && !fire_time.is_skipped);
     }
-    Due { gone, fire_times, cursor, next_at }
+    let end = Position { cursor: newest.unwrap_or(cursor), next_at };
+    Due { gone, fire_times, cursor, end }
 }
 
 /// The fire times before `window_start` as one range, and the cursor after them.
@@ -168,7 +188,19 @@ mod tests {
             None,
         );
         assert_eq!((all.fire_times.len(), all.gone.map(|gone| gone.count)), (60, Some(COUNTED_MAX)), "bounded");
-        assert_eq!(all.next_at, Some(time("2027-01-01T00:01:00Z")));
+        assert_eq!(all.end.next_at, Some(time("2027-01-01T00:01:00Z")));
+    }
+
+    #[test]
+    fn p12_each_position_follows_from_nominal_times() {
+        let schedule = schedule(r#"{"cron":"0 * * * *","missed":"all"}"#);
+        let (cursor, now) = (time("2027-01-01T09:10:00Z"), time("2027-01-01T11:30:00Z"));
+        let due = due(TriggerId([1; 16]), &schedule, cursor, now, None);
+        let position = |handled| {
+            let Position { cursor, next_at } = due.position(handled);
+            [cursor, next_at.unwrap()].map(|at| crate::triggers::rfc3339(at)[11..16].to_owned()).join(" ")
+        };
+        assert_eq!([0, 1, 2].map(position), ["09:10 10:00", "10:00 11:00", "11:00 12:00"]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ pub mod webhook;
 use kernel::Timestamp;
 
 /// A time as it appears in delivery ids and logs.
-pub(crate) fn rfc3339(at: Timestamp) -> String {
+pub fn rfc3339(at: Timestamp) -> String {
     jiff::Timestamp::from_microsecond(at.0).map_or_else(|_| at.0.to_string(), |at| at.to_string())
 }
 

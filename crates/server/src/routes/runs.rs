@@ -339,7 +339,8 @@ pub async fn delete(app: State, Path(run): Path<String>) -> Answer {
 pub async fn replay(app: State, Path(run): Path<String>, headers: HeaderMap, body: Body) -> Answer {
     let id = run_id(&run)?;
     let key = idempotency_key(&headers)?;
-    let ReplayRequest { version, allow_irreversible, actor } = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
+    let ReplayRequest { version, allow_irreversible, actor } =
+        body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
     let [actor] = notes([("actor", actor)])?;
     let edition = match version {
         ReplayVersion::Pinned => Edition::Pinned,

@@ -6,7 +6,7 @@
 //!   ScanOutbox (every 10 s) ─┘
 //! ```
 //!
-//! It does what `engine/src/engine/notifications.rs` does. Invariant: from the commit that ends a run, each of its
+//! It does what `engine/src/services/outbox.rs` does. Invariant: from the commit that ends a run, each of its
 //! notifications is either a row or exactly one run that sends it, whatever crashes.
 
 use super::client_log::ClientRequest;

@@ -6,7 +6,7 @@
 //!     └─ EndWait                                  (or no report, a late one, or two)
 //! ```
 //!
-//! The module does what `engine/src/engine/tasks.rs` does with a worker's requests. Every message of a worker
+//! The module does what `engine/src/services/tasks.rs` does with a worker's requests. Every message of a worker
 //! contains the fence of its lease, so the checker can tell which worker's message was accepted.
 
 use super::client_log::{ClientRequest, Ticket};

@@ -74,7 +74,7 @@ fn story(text: &str) -> Story {
 }
 
 #[test]
-fn m24_advance_makes_the_moves_of_any_planner() {
+fn advance_makes_the_moves_of_any_planner() {
     let mut story = story("a; b: a; c@sleep=5s: b");
     assert_eq!(story.statuses(), "a=pending b=pending c=sleeping run=waiting");
     story.after("5s").exhaust("b", "503");
