@@ -9,6 +9,7 @@ use crate::execute::HttpQueuePosition;
 use crate::secret;
 use crate::services::run_queries::Reading;
 use crate::task_queue::{BlockedReason, ClaimStatus};
+use kernel::advance::{NotificationNumber, repair};
 use kernel::event::{Because, Failure, Queue};
 use kernel::plan::Body;
 use kernel::run::{Phase, Step};
@@ -471,7 +472,8 @@ impl Case<'_> {
                 (Reason::PausedForManualAction, format!("`{key}` waits to be resumed until {at}"), vec![action])
             }
             _ => {
-                let url = self.around.wait_url.map(|url| url(&key));
+                let url_key = self.reading.run.callback_key(&self.reading.version.plan, index);
+                let url = self.around.wait_url.map(|url| url(&url_key));
                 add(json!({ "url": url }));
                 let call = |path| Action { action: "call_webhook", method: "POST", path, body: Some(json!({})) };
                 let actions = url.map(call).into_iter().collect();
@@ -671,7 +673,8 @@ impl Case<'_> {
             .around
             .notifications
             .iter()
-            .map(|n| json!({ "number": n.number, "error": Some(&n.error).filter(|e| !e.is_empty()) }))
+            .map(|n| (NotificationNumber::read(n.number).index, n))
+            .map(|(index, n)| json!({ "number": index, "error": Some(&n.error).filter(|e| !e.is_empty()) }))
             .collect();
         if !pending.is_empty() {
             details.insert("notices_pending".into(), json!(pending));
@@ -687,13 +690,22 @@ impl Case<'_> {
     /// The actions that the run's state allows.
     fn actions(&self) -> Vec<Action> {
         match self.reading.run.is_terminal() {
-            true => vec![self.action("replay", "replay", None)],
+            true => self.retry().into_iter().chain([self.action("replay", "replay", None)]).collect(),
             false => {
                 let path = format!("/api/v1/runs/{}", self.reading.row.id);
                 let wait = Action { action: "wait", method: "GET", path, body: None };
                 vec![wait, self.action("cancel", "cancel", None)]
             }
         }
+    }
+
+    /// Retrying a run that failed or timed out, if nothing irreversible would be done twice.
+    fn retry(&self) -> Option<Action> {
+        let run = &self.reading.run;
+        let is_attached = run.state.origin.parent.as_ref().is_some_and(|parent| !parent.is_detached);
+        let can_go_on = matches!(run.status(), RunStatus::Failed | RunStatus::Timeout) && !is_attached;
+        let is_safe = || repair(&self.reading.version.plan, run, None).irreversible.is_empty();
+        (can_go_on && is_safe()).then(|| self.action("retry", "retry", Some(json!({}))))
     }
 
     fn action(&self, action: &'static str, verb: &str, body: Option<Value>) -> Action {

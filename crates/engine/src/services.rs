@@ -25,6 +25,7 @@ pub mod id_generator;
 mod input_check;
 pub mod outbox;
 mod pause;
+mod repair;
 pub mod replay;
 mod reply_channel;
 pub mod retention;
@@ -42,6 +43,7 @@ pub mod workflow_edits;
 pub mod workflows;
 
 pub use outbox::{NOTIFIER, NOTIFIER_NAME, RETRY_EVERY, idempotency};
+pub use repair::{RetryPlan, RetryRun};
 pub use run_queries::{Reading, Recovery, StoredEvent, UnreadableRun};
 pub use runs::{CancelRun, StartedRun};
 pub use subscriptions::{RunEvent, RunEvents, RunSubscription};

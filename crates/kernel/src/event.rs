@@ -190,6 +190,16 @@ choice! {
             4 => failure: Option<Failure>,
             5 => digest: u64,
         },
+        /// A run that had failed or timed out goes on.
+        47 since 2 => RunRetried {
+            1 => actor: String, 2 => reason: String,
+            /// The steps that are pending again. A group or a loop among them starts from scratch: what was inside of it
+            /// leaves the state.
+            3 => steps: Vec<u32>,
+            4 => expires_at: Timestamp,
+            /// The groups, loops and iterations around those steps: they are at work again.
+            5 => around: Vec<u32>,
+        },
     }
 }
 
@@ -438,6 +448,8 @@ words! {
         RunCancelling = "run.cancelling",
         /// The run undoes what it did, the latest first, and then ends with `data.status`.
         RunCompensating = "run.compensating",
+        /// The run had failed or timed out, and goes on: `actor` retried it, for `data.reason`. The steps in `data.steps` run again.
+        RunRetried = "run.retried",
         /// What the step did is being undone.
         CompensationStarted = "compensation.started",
         /// What the step did is undone.
@@ -509,6 +521,7 @@ impl Event {
             Event::ChildEnded { .. } => EventType::ChildEnded,
             Event::RunCancelling { .. } => EventType::RunCancelling,
             Event::RunCompensating { .. } => EventType::RunCompensating,
+            Event::RunRetried { .. } => EventType::RunRetried,
             Event::SignalConsumed { .. } => EventType::SignalConsumed,
             Event::ApprovalRequested { .. } => EventType::ApprovalRequested,
             Event::ApprovalDecided { decision: Decision::Approved, .. } => EventType::ApprovalApproved,
@@ -576,6 +589,7 @@ impl Event {
             | Event::SignalReceived { .. }
             | Event::RunCancelling { .. }
             | Event::RunCompensating { .. }
+            | Event::RunRetried { .. }
             | Event::Queued { .. }
             | Event::Admitted {}
             | Event::Paused { .. }

@@ -6,7 +6,7 @@
 //! The kind of a row says which message its body is. A new kind of row gets a number in [`InboxKind`] and a message of
 //! its own here.
 
-use crate::advance::{Answer, ApprovalDecision, IncomingSignal, Input, TaskResult};
+use crate::advance::{Admission, Answer, ApprovalDecision, IncomingSignal, Input, TaskResult};
 use crate::event::{Failure, LogLine, Pair, Parent};
 use crate::id::RunId;
 use crate::payload::Payload;
@@ -57,6 +57,9 @@ choice! {
         15 since 2 => CancelAndUndo { 1 => actor: String, 2 => reason: String },
         /// Like `ParentClosed`, and what the run did is undone.
         16 since 2 => ParentUndone { 1 => parent: RunId },
+        17 since 2 => Reopen {
+            1 => from: Option<u32>, 2 => allow_irreversible: bool, 3 => actor: String, 4 => reason: String,
+        },
     }
 }
 
@@ -137,6 +140,8 @@ names! {
         Full = 10 since 2 "full",
         Forbidden = 11 since 2 "forbidden",
         Ambiguous = 12 since 2 "ambiguous",
+        Unsafe = 13 since 2 "unsafe",
+        NoRoom = 14 since 2 "no_room",
     }
 }
 
@@ -170,6 +175,9 @@ impl StoredInput {
             }
             Input::ParentClosed { parent, compensate: false } => StoredInput::ParentClosed { parent },
             Input::ParentClosed { parent, compensate: true } => StoredInput::ParentUndone { parent },
+            Input::Reopen { from, allow_irreversible, actor, reason, admission: _ } => {
+                StoredInput::Reopen { from, allow_irreversible, actor, reason }
+            }
             Input::Start(..)
             | Input::Admit
             | Input::Claim { .. }
@@ -216,6 +224,10 @@ impl StoredInput {
             }
             StoredInput::ParentClosed { parent } => Input::ParentClosed { parent, compensate: false },
             StoredInput::ParentUndone { parent } => Input::ParentClosed { parent, compensate: true },
+            StoredInput::Reopen { from, allow_irreversible, actor, reason } => {
+                // The node that applies it asks the concurrency group.
+                Input::Reopen { from, allow_irreversible, actor, reason, admission: Admission::Open }
+            }
             StoredInput::Unknown { .. } => return Err(Error::Newer("input")),
         })
     }
@@ -272,6 +284,8 @@ impl StoredAnswer {
             Answer::Full => (AnswerKind::Full, status),
             Answer::Forbidden => (AnswerKind::Forbidden, status),
             Answer::Ambiguous => (AnswerKind::Ambiguous, status),
+            Answer::Unsafe => (AnswerKind::Unsafe, status),
+            Answer::NoRoom => (AnswerKind::NoRoom, status),
         };
         StoredAnswer::Run { answer, ended, status, created_at }
     }
@@ -305,6 +319,8 @@ impl AnswerKind {
             AnswerKind::Full => Answer::Full,
             AnswerKind::Forbidden => Answer::Forbidden,
             AnswerKind::Ambiguous => Answer::Ambiguous,
+            AnswerKind::Unsafe => Answer::Unsafe,
+            AnswerKind::NoRoom => Answer::NoRoom,
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::payload::Payload;
 use crate::plan::Plan;
 use crate::run::Run;
 pub(crate) use graph::GraphPlanner;
-pub(crate) use outcome::unhandled_in;
+pub(crate) use outcome::{unhandled_at_end, unhandled_in};
 pub use outcome::{FailedSteps, failed_steps, unhandled_in_group, unhandled_steps};
 use std::fmt::Debug;
 

@@ -39,6 +39,7 @@ mod overload;
 mod postgres;
 mod promises;
 mod readme;
+mod repair;
 mod restart;
 mod run_model;
 mod runs;

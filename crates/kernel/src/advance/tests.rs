@@ -8,6 +8,7 @@ mod host_backoff;
 mod nesting;
 mod payloads;
 mod planners;
+mod repair;
 mod tasks;
 mod timers;
 mod undo;
@@ -195,6 +196,8 @@ struct Story {
     journal: Vec<Bytes>,
     executing: BTreeMap<String, (u32, u64)>,
     sent: Vec<(String, u32, Work)>,
+    /// The idempotency keys of what was sent.
+    keys: Vec<String>,
     aborted: Vec<String>,
     payloads: Payloads,
     resident: Payloads,
@@ -271,6 +274,7 @@ impl Story {
             journal: Vec::new(),
             executing: BTreeMap::new(),
             sent: Vec::new(),
+            keys: Vec::new(),
             aborted: Vec::new(),
             payloads: Payloads::new(),
             resident: Payloads::new(),
@@ -344,7 +348,8 @@ impl Story {
         self.outgoing.extend(advanced.outgoing);
         for effect in advanced.effects {
             match effect {
-                Effect::Execute { step, key, attempt, fence, work } => {
+                Effect::Execute { step, key, attempt, repeats, fence, work } => {
+                    self.keys.push(crate::run::idempotency_key(self.id, &key, repeats));
                     self.executing.insert(key.clone(), (step, fence));
                     self.sent.push((key, attempt, work));
                 }

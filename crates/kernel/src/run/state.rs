@@ -57,6 +57,10 @@ message! {
         /// Attempts that were called off and have not come to their end, by step. Only if a step can be undone: then
         /// the run learns whether they did something.
         25 since 2 => called_off: BTreeMap<u32, CalledOff>,
+        /// How often it went on after it had failed or timed out.
+        26 since 2 => retries: u32,
+        /// The event with which it last did.
+        27 since 2 => retried: u64,
     }
 }
 
@@ -179,6 +183,8 @@ message! {
         /// Of a step that can be undone: the event with which it succeeded, or with which it became clear that nobody
         /// knows whether it did.
         28 since 2 => done_with: u64,
+        /// How often it began again although it had succeeded, see [`Run::repeats`](super::Run::repeats).
+        29 since 2 => repeats: u32,
     }
 }
 
