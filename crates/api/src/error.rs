@@ -162,10 +162,14 @@ codes! {
     ApprovalChanged = 409 "approval_changed",
     /// The run has 1,000 signals that no step has read.
     TooManySignals = 409 "too_many_signals",
-    /// The run has ended, and a step of another run has its result; retry that step.
-    HasParent = 409 "has_parent",
     /// No step of the run waits for its next attempt, or the run is paused.
     NothingToRetry = 409 "nothing_to_retry",
+    /// Steps with `irreversible: true` that succeeded would run again; `problems` names each.
+    UnsafeRetry = 409 "unsafe_retry",
+    /// A step of another run waits for this run, or waited for it: retry that run.
+    HasParent = 409 "has_parent",
+    /// The run's concurrency group is full, and its runs do not queue.
+    ConcurrencyLimit = 409 "concurrency_limit",
     /// The workflow's `concurrency.key` reads a value that the trigger did not provide.
     ConcurrencyKeyUnresolved = 422 "concurrency_key_unresolved",
     /// The idempotency key was used for a different request.

@@ -85,8 +85,9 @@ pub const ALL: &[Feature] = &[
     works(
         "Flow control",
         "guides/concurrency.md",
-        "`concurrency` keys, pause, resume, retry now, cancel, replay; skip a step, give its result, end its wait",
-        "a run that exceeds the limit waits, is skipped, or replaces the running one; runs and workflows can be paused",
+        "`concurrency` keys, pause, resume, retry, cancel, replay; skip a step, give its result, end its wait",
+        "a run that exceeds the limit waits, is skipped, or replaces the running one; runs and workflows can be paused; \
+         a failed run goes on in place, from the step that failed or from an earlier one",
     ),
     works(
         "Undo",

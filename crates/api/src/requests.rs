@@ -83,7 +83,7 @@ pub struct ResumeRequest {
     pub actor: String,
 }
 
-/// Starts the next attempt of a retrying step now.
+/// Retries a run. An open one starts the next attempts of its retrying steps now; one that failed or timed out goes on.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RetryRequest {
@@ -91,9 +91,22 @@ pub struct RetryRequest {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 1024))]
     pub actor: String,
-    /// The step to retry; without it, every step that waits for its next attempt.
+    /// Why, for the history of a run that goes on.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub reason: String,
+    /// Of an open run, the step to retry; without it, every step that waits for its next attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
+    /// Of a run that failed or timed out, a step that runs again, too, with what depends on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// Steps with `irreversible: true` that succeeded may run again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub allow_irreversible: bool,
+    /// Changes nothing, and answers which steps would run.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dry_run: bool,
 }
 
 /// Starts a new run from the input of an earlier one.

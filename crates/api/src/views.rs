@@ -561,6 +561,24 @@ pub struct RunStatusView {
     pub status: Word,
 }
 
+/// The answer to a retry of a run.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum RunRetryView {
+    Retried(RunStatusView),
+    /// With `dry_run`.
+    Planned(RetryPlanView),
+}
+
+/// What a retry of a run would do.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct RetryPlanView {
+    /// The steps that would run. A group or loop among them would start from scratch.
+    pub would_run: Vec<String>,
+    /// Those of them that have succeeded before.
+    pub would_repeat: Vec<String>,
+}
+
 /// The server has accepted a callback.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ReceivedView {

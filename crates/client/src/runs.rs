@@ -3,7 +3,7 @@
 use crate::{Client, Error, Events, RequestBuilder, Result, segment};
 use api::{
     CancelRequest, EventView, ExplainView, OverriddenView, OverrideRequest, Page, PauseRequest, ReplayRequest,
-    ReplayedView, ResultRequest, RetryRequest, RunDiffView, RunStatusView, RunSummary, RunView, StepView,
+    ReplayedView, ResultRequest, RetryRequest, RunDiffView, RunRetryView, RunStatusView, RunSummary, RunView, StepView,
     WaitSummaryView,
 };
 use reqwest::Method;
@@ -126,8 +126,8 @@ impl Client {
         self.data(RequestBuilder::post(format!("/runs/{}/pause", segment(run))).json(request)).await
     }
 
-    /// Starts the next attempt of a retrying step now.
-    pub async fn retry(&self, run: &str, request: &RetryRequest) -> Result<RunStatusView> {
+    /// Goes on with a run that failed or timed out; of an open one, starts the next attempts of retrying steps now.
+    pub async fn retry(&self, run: &str, request: &RetryRequest) -> Result<RunRetryView> {
         self.data(RequestBuilder::post(format!("/runs/{}/retry", segment(run))).json(request)).await
     }
 

@@ -207,6 +207,35 @@ impl ConcurrencyGroups {
         }
     }
 
+    /// A run that had ended goes on. It queues only if new runs of its group do, and it replaces no other run.
+    pub fn reenter(
+        &mut self,
+        org: OrgId,
+        run: RunId,
+        workflow: WorkflowId,
+        concurrency_group: Option<&ConcurrencyGroupRow>,
+    ) -> Admission {
+        if self.members.contains_key(&run) {
+            // The record with which it came back before was not committed.
+            return match self.is_queued(run) {
+                true if self.paused.contains_key(&workflow) => Admission::Queue(Queue::WorkflowPaused),
+                true => Admission::Queue(Queue::Limit),
+                false => Admission::Open,
+            };
+        }
+        let queues = concurrency_group.is_none_or(|row| row.on_conflict == OnConflict::Queue);
+        if !queues && concurrency_group.is_some_and(|row| self.is_full(row)) {
+            return Admission::Refuse;
+        }
+        self.enter(org, run, workflow, concurrency_group)
+    }
+
+    /// Has the group no room for another run?
+    pub fn is_full(&self, row: &ConcurrencyGroupRow) -> bool {
+        let group = self.concurrency_groups.get(&row.id);
+        group.is_some_and(|group| group.holders.len() + group.queue.len() >= group.limit as usize)
+    }
+
     /// The runs to cancel for this run, if it is queued and replaces older ones.
     pub fn supersedes(&self, run: RunId) -> Vec<(OrgId, RunId)> {
         let member = self.members.get(&run).filter(|member| member.is_replacing);
@@ -388,6 +417,28 @@ mod tests {
         assert_eq!(concurrency_groups.supersedes(run(1)), [], "it is not queued");
         assert_eq!(concurrency_groups.leave(run(3)), []);
         assert_eq!(concurrency_groups.leave(run(1)), [(ORG, run(4))]);
+    }
+
+    #[test]
+    fn m29_a_run_that_comes_back_queues_or_is_refused_and_replaces_no_other() {
+        for (on_conflict, expected) in [
+            (OnConflict::Queue, Admission::Queue(Queue::Limit)),
+            (OnConflict::Skip, Admission::Refuse),
+            (OnConflict::CancelRunning, Admission::Refuse),
+        ] {
+            let (mut groups, one) = (ConcurrencyGroups::default(), concurrency_group(1, on_conflict));
+            enter(&mut groups, 2, &one);
+            assert_eq!(groups.reenter(ORG, run(1), WORKFLOW, Some(&one)), expected);
+            assert_eq!(groups.supersedes(run(1)), []);
+            if expected != Admission::Refuse {
+                assert_eq!(groups.reenter(ORG, run(1), WORKFLOW, Some(&one)), expected, "asked again after a conflict");
+                assert_eq!(groups.leave(run(2)), [(ORG, run(1))]);
+                assert_eq!(groups.reenter(ORG, run(1), WORKFLOW, Some(&one)), Admission::Open);
+            } else {
+                assert_eq!(groups.leave(run(2)), []);
+                assert_eq!(groups.reenter(ORG, run(1), WORKFLOW, Some(&one)), Admission::Open);
+            }
+        }
     }
 
     #[test]

@@ -40,7 +40,7 @@ pub trait Shell<T> {
     /// Tells the other nodes; the message may be lost.
     fn broadcast(&mut self, event: ClusterEvent);
     /// A run has ended: starts the run that delivers this notification.
-    fn notify(&mut self, org: OrgId, run: RunId, number: u32);
+    fn notify(&mut self, org: OrgId, run: RunId, number: u64);
     /// Writes inputs to the inbox; their callers are answered from there.
     fn defer(&mut self, inputs: Vec<DeferredInput<T>>);
     /// Answers rows of the inbox that no record consumes.
@@ -346,7 +346,7 @@ mod tests {
         }
         fn abort(&mut self, _: RunId, _: u64) {}
         fn broadcast(&mut self, _: ClusterEvent) {}
-        fn notify(&mut self, _: OrgId, _: RunId, _: u32) {}
+        fn notify(&mut self, _: OrgId, _: RunId, _: u64) {}
         fn defer(&mut self, _: Vec<DeferredInput<u8>>) {}
         fn answer_inbox(&mut self, _: Vec<ConsumedRow>) {}
         fn start_children(&mut self, _: Vec<InboxRow>) {}

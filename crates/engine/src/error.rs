@@ -79,6 +79,18 @@ pub enum Error {
     SeveralWait(Vec<String>),
     #[error("what is to be approved is not what the actor was shown")]
     ApprovalChanged,
+    /// These irreversible steps succeeded and would run again.
+    #[error("steps that cannot be repeated would run again: {}", .0.join(", "))]
+    UnsafeRetry(Vec<String>),
+    /// A step of another run started the run and waited for it.
+    #[error("the run is part of {parent}: it runs again when the step `{step}` does")]
+    HasParent { parent: RunId, step: String },
+    #[error("the run's concurrency group is full")]
+    NoRoom,
+    #[error("no step waits for its next attempt, or the run is paused")]
+    NothingToRetry,
+    #[error("{message}")]
+    InvalidRetry { field: &'static str, message: String },
     #[error("{0}")]
     RunOpen(String),
     /// Another part of the same request was refused; nothing was changed.

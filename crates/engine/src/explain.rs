@@ -16,9 +16,9 @@ use crate::concurrency_groups::QueueStatus;
 use crate::execute::HttpQueuePosition;
 use crate::services::run_queries::Reading;
 use crate::task_queue::ClaimStatus;
-use kernel::advance::{UnrepeatableStep, unrepeatable_steps};
+use kernel::advance::{NotificationNumber, UnrepeatableStep, repair, unrepeatable_steps};
 use kernel::event::Failure;
-use kernel::{Plan, Reason, RunId, Timestamp};
+use kernel::{Plan, Reason, RunId, RunStatus, Timestamp};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -182,7 +182,8 @@ impl Case<'_> {
             .around
             .notifications
             .iter()
-            .map(|n| json!({ "number": n.number, "error": Some(&n.error).filter(|e| !e.is_empty()) }))
+            .map(|n| (NotificationNumber::read(n.number).index, n))
+            .map(|(index, n)| json!({ "number": index, "error": Some(&n.error).filter(|e| !e.is_empty()) }))
             .collect();
         if !pending.is_empty() {
             details.insert("notices_pending".into(), json!(pending));
@@ -241,13 +242,22 @@ impl Case<'_> {
             return vec![enable];
         }
         if !self.unrepeatable().is_empty() {
-            return Vec::new();
+            return self.retry().into_iter().collect();
         }
         let replay = |action, version: Option<&str>| {
             self.action(action, "replay", version.map(|version| json!({ "version": version })))
         };
         let latest = self.newer_version().map(|_| replay("replay_latest", Some("latest")));
-        std::iter::once(replay("replay", None)).chain(latest).collect()
+        self.retry().into_iter().chain([replay("replay", None)]).chain(latest).collect()
+    }
+
+    /// Retrying a run that failed or timed out, if nothing irreversible would be done twice.
+    fn retry(&self) -> Option<Action> {
+        let run = &self.reading.run;
+        let is_attached = run.state.origin.parent.as_ref().is_some_and(|parent| !parent.is_detached);
+        let can_go_on = matches!(run.status(), RunStatus::Failed | RunStatus::Timeout) && !is_attached;
+        let is_safe = || repair(self.plan, run, None).irreversible.is_empty();
+        (can_go_on && is_safe()).then(|| self.action("retry", "retry", Some(json!({}))))
     }
 
     fn wait(&self) -> Action {

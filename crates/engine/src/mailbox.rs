@@ -47,7 +47,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use store::{IdMap, IdSet, RunRow, RunWrite, Wait, WriteVerdict};
 use task_work::ClaimOffers;
-use turn::PendingRun;
+use turn::{PendingRun, StatusChange};
 pub use turn::{Released, Turn};
 
 /// The pause after a failed read of a run or a payload.
@@ -65,6 +65,8 @@ pub struct Dispatch {
     pub step: u32,
     pub key: String,
     pub attempt: u32,
+    /// Part of its idempotency key.
+    pub repeats: u32,
     pub fence: u64,
     pub work: Work,
 }
@@ -552,7 +554,11 @@ impl<T> Mailbox<T> {
         // Another node's clock may be ahead of this one's.
         let now = now.max(live.run.state.at);
         let mut items = std::mem::take(&mut entry.inbox);
-        let inputs = items.iter().map(|item| item.input.clone()).collect();
+        let readmission = match items.iter().any(|item| matches!(item.input, Input::Reopen { .. })) {
+            true => admission::readmit(&mut self.concurrency_groups, &self.nodes, &mut self.recently_left, id, live),
+            false => Admission::Open,
+        };
+        let inputs = items.iter().map(|item| admission::admitted(item.input.clone(), readmission)).collect();
         let wait_url = |key: &str| (self.wait_url)(id, key);
         let (epoch, is_draining, payloads) = (self.nodes.own(), self.is_draining, &live.payloads);
         let offers = ClaimOffers::new(&mut self.task_queue, entry.org, &live.run, &items, now);
@@ -611,14 +617,16 @@ impl<T> Mailbox<T> {
         let evict_policy = task_work::evict_policy(&self.task_queue);
         let take = task_work::limit_slots(&mut self.task_queue, entry.org, id, &advanced.effects, now);
         let consumed = inbox_rows::consumed(&items, &answers, &live.run);
-        let write = live.write(entry.org, id, record.seal(), advanced.payloads, evict_policy, take);
+        let change = StatusChange::of(&record);
+        let write = live.write((entry.org, id), record.seal(), change.end, advanced.payloads, evict_policy, take);
         let outgoing = advanced.outgoing.into_iter().map(|row| inbox_rows::outgoing(entry.org, id, row, now)).collect();
         let waits = live.wait_change(entry.org, id, &record.events);
         let tokens = live.new_callbacks(&record.events);
-        let tokens = tokens.map(|step| token(entry.org, id, step, &wait_url(&live.run.key(&live.version.plan, step))));
+        let tokens =
+            tokens.map(|step| token(entry.org, id, step, &wait_url(&live.run.callback_key(&live.version.plan, step))));
         let tokens = tokens.collect();
         turn.batch.runs.push(RunWrite { consumed, outgoing, waits, tokens, ..write });
-        turn.pending.push(PendingRun { items, answers, effects: advanced.effects });
+        turn.pending.push(PendingRun { items, answers, effects: advanced.effects, change });
         if planted_bugs::is(Bug::LeaseBeforeCommit) {
             self.deliver_early(id, turn);
         }
@@ -632,8 +640,9 @@ impl<T> Mailbox<T> {
         let mut released =
             Released { replies: turn.ready, aborts, inbox_answers, closed_children, ..Default::default() };
         if planted_bugs::is(Bug::NotificationBeforeCommit) {
-            let all = turn.batch.runs.iter().flat_map(|w| (0..w.notifications).map(|number| (w.org, w.run, number)));
-            released.notifications.extend(all);
+            for write in &turn.batch.runs {
+                released.notifications.extend(write.notifications.iter().map(|number| (write.org, write.run, *number)));
+            }
         }
         let result = match result {
             Err(store::Error::Unknown(_)) if planted_bugs::is(Bug::UnknownIsSuccess) => {
@@ -714,16 +723,16 @@ impl<T> Mailbox<T> {
             None => live.stored_bytes.with_record(&write.record),
         };
         released.moved.extend(live.is_shared_copy.then_some((entry.org, run)));
-        let has_ended = live.run.is_terminal() && !live.row.status.is_terminal();
-        released.ended += u64::from(has_ended);
-        if write.after == 0 || has_ended {
+        let StatusChange { end, is_reopened } = pending.change;
+        released.ended += u64::from(end.is_some());
+        if write.after == 0 || end.is_some() || is_reopened {
             released.touches_remote_group |= live
                 .row
                 .concurrency_group
                 .as_ref()
                 .is_some_and(|concurrency_group| !self.nodes.keeps(&concurrency_group.id));
         }
-        released.notifications.extend((0..write.notifications).map(|number| (entry.org, run, number)));
+        released.notifications.extend(write.notifications.iter().map(|number| (entry.org, run, *number)));
         if let Some(row) = &write.row {
             live.row = row.clone();
         }
@@ -762,10 +771,11 @@ impl<T> Mailbox<T> {
                 Effect::AdoptLease => {
                     task_work::adopt_leases(&mut self.task_queue, &self.nodes, org, run, live, self.now)
                 }
-                Effect::Execute { step, key, attempt, fence, work } => {
+                Effect::Execute { step, key, attempt, repeats, fence, work } => {
                     released.steps += 1;
                     self.executing.insert((run, fence));
-                    released.dispatch.push(Dispatch { org: entry.org, run, step, key, attempt, fence, work });
+                    let org = entry.org;
+                    released.dispatch.push(Dispatch { org, run, step, key, attempt, repeats, fence, work });
                 }
                 Effect::Abort { fence, .. } => {
                     self.executing.remove(&(run, fence));

@@ -198,6 +198,16 @@ choice! {
         },
         /// An operator decides about the step; what follows from that comes next.
         46 since 2 => Overridden { 1 => step: u32, 2 => verb: Override, 3 => actor: String, 4 => reason: String },
+        /// A run that had failed or timed out goes on.
+        47 since 2 => RunRetried {
+            1 => actor: String, 2 => reason: String,
+            /// The steps that are pending again. A group or a loop among them starts from scratch: what was inside of it
+            /// leaves the state.
+            3 => steps: Vec<u32>,
+            4 => expires_at: Timestamp,
+            /// The groups, loops and iterations around those steps: they are at work again.
+            5 => around: Vec<u32>,
+        },
     }
 }
 
@@ -466,6 +476,8 @@ words! {
         RunCancelling = "run.cancelling",
         /// The run undoes what it did, the latest first, and then ends with `data.status`.
         RunCompensating = "run.compensating",
+        /// The run had failed or timed out, and goes on: `actor` retried it, for `data.reason`. The steps in `data.steps` run again.
+        RunRetried = "run.retried",
         /// What the step did is being undone.
         CompensationStarted = "compensation.started",
         /// What the step did is undone.
@@ -538,6 +550,7 @@ impl Event {
             Event::ChildEnded { .. } => EventType::ChildEnded,
             Event::RunCancelling { .. } => EventType::RunCancelling,
             Event::RunCompensating { .. } => EventType::RunCompensating,
+            Event::RunRetried { .. } => EventType::RunRetried,
             Event::SignalConsumed { .. } => EventType::SignalConsumed,
             Event::ApprovalRequested { .. } => EventType::ApprovalRequested,
             Event::ApprovalDecided { decision: Decision::Approved, .. } => EventType::ApprovalApproved,
@@ -606,6 +619,7 @@ impl Event {
             | Event::SignalReceived { .. }
             | Event::RunCancelling { .. }
             | Event::RunCompensating { .. }
+            | Event::RunRetried { .. }
             | Event::Queued { .. }
             | Event::Admitted {}
             | Event::Paused { .. }

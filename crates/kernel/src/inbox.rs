@@ -6,7 +6,7 @@
 //! The kind of a row says which message its body is. A new kind of row gets a number in [`InboxKind`] and a message of
 //! its own here.
 
-use crate::advance::{Answer, ApprovalDecision, IncomingSignal, Input, StepOverride, TaskResult};
+use crate::advance::{Admission, Answer, ApprovalDecision, IncomingSignal, Input, StepOverride, TaskResult};
 use crate::event::{Failure, LogLine, Override, Pair, Parent};
 use crate::id::RunId;
 use crate::payload::Payload;
@@ -59,6 +59,9 @@ choice! {
         16 since 2 => ParentUndone { 1 => parent: RunId },
         17 since 2 => Override {
             1 => step: u32, 2 => verb: Override, 3 => body: Option<Payload>, 4 => actor: String, 5 => reason: String,
+        },
+        18 since 2 => Reopen {
+            1 => from: Option<u32>, 2 => allow_irreversible: bool, 3 => actor: String, 4 => reason: String,
         },
     }
 }
@@ -144,6 +147,8 @@ names! {
         Full = 10 since 2 "full",
         Forbidden = 11 since 2 "forbidden",
         Ambiguous = 12 since 2 "ambiguous",
+        Unsafe = 13 since 2 "unsafe",
+        NoRoom = 14 since 2 "no_room",
     }
 }
 
@@ -181,6 +186,9 @@ impl StoredInput {
             }
             Input::ParentClosed { parent, compensate: false } => StoredInput::ParentClosed { parent },
             Input::ParentClosed { parent, compensate: true } => StoredInput::ParentUndone { parent },
+            Input::Reopen { from, allow_irreversible, actor, reason, admission: _ } => {
+                StoredInput::Reopen { from, allow_irreversible, actor, reason }
+            }
             Input::Start(..)
             | Input::Admit
             | Input::Claim { .. }
@@ -230,6 +238,10 @@ impl StoredInput {
             }
             StoredInput::ParentClosed { parent } => Input::ParentClosed { parent, compensate: false },
             StoredInput::ParentUndone { parent } => Input::ParentClosed { parent, compensate: true },
+            StoredInput::Reopen { from, allow_irreversible, actor, reason } => {
+                // The node that applies it asks the concurrency group.
+                Input::Reopen { from, allow_irreversible, actor, reason, admission: Admission::Open }
+            }
             StoredInput::Unknown { .. } => return Err(Error::Newer("input")),
         })
     }
@@ -286,6 +298,8 @@ impl StoredAnswer {
             Answer::Full => (AnswerKind::Full, status),
             Answer::Forbidden => (AnswerKind::Forbidden, status),
             Answer::Ambiguous => (AnswerKind::Ambiguous, status),
+            Answer::Unsafe => (AnswerKind::Unsafe, status),
+            Answer::NoRoom => (AnswerKind::NoRoom, status),
         };
         StoredAnswer::Run { answer, ended, status, created_at }
     }
@@ -319,6 +333,8 @@ impl AnswerKind {
             AnswerKind::Full => Answer::Full,
             AnswerKind::Forbidden => Answer::Forbidden,
             AnswerKind::Ambiguous => Answer::Ambiguous,
+            AnswerKind::Unsafe => Answer::Unsafe,
+            AnswerKind::NoRoom => Answer::NoRoom,
         }
     }
 }

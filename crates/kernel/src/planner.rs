@@ -17,8 +17,8 @@ use crate::payload::Payload;
 use crate::plan::Plan;
 use crate::run::Run;
 pub(crate) use graph::GraphPlanner;
-pub(crate) use outcome::unhandled_in;
 pub use outcome::{FailedSteps, failed_steps, handled_by, lost_steps, unhandled_in_group, unhandled_steps};
+pub(crate) use outcome::{unhandled_at_end, unhandled_in};
 use std::fmt::Debug;
 
 pub trait Planner: Debug + Send + Sync {

@@ -76,14 +76,6 @@ names! {
         ChildEndLost = 34 "child_end_lost",
         /// A run is deleted by its status alone, although it still owes another run a message.
         ErasedUnderRows = 35 "erased_under_rows",
-        /// What succeeded first is undone first.
-        UndoInOrder = 40 "undo_in_order",
-        /// After an undo that failed, the rest is not undone.
-        UndoStopsAtFailure = 41 "undo_stops_at_failure",
-        /// Undo begins although an attempt that was called off may still be at work.
-        UndoBesideAttempt = 42 "undo_beside_attempt",
-        /// A step whose undo was at work when the run was read again is undone once more.
-        UndoRepeated = 43 "undo_repeated",
     }
 }
 

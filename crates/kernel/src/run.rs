@@ -16,6 +16,7 @@
 //! ```
 
 use crate::event::{Queue, Record, StepPlace};
+use crate::id::RunId;
 use crate::plan::{GroupBody, Node, Plan};
 use crate::planner::Planner;
 use crate::planted_bugs::{self, Bug};
@@ -37,6 +38,7 @@ pub const CHILDREN_MAX: u32 = 10_000;
 pub const SIGNALS_MAX: usize = 1_000;
 
 mod fold;
+mod reopen;
 mod state;
 
 pub use state::{
@@ -61,6 +63,15 @@ names! {
 
 /// The name of every step that undoes another one: `reserve/compensate` undoes `reserve`.
 pub const UNDO_NAME: &str = "compensate";
+
+/// The idempotency key of the attempts of a step. It stays the same until the step has succeeded and runs again all the
+/// same.
+pub fn idempotency_key(run: RunId, step: &str, repeats: u32) -> String {
+    match repeats {
+        0 => format!("{run}:{step}"),
+        repeats => format!("{run}:{step}:r{repeats}"),
+    }
+}
 
 /// The priority of tasks that do not set one.
 pub const PRIORITY: u32 = 100;

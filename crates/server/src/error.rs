@@ -191,6 +191,24 @@ impl From<engine::Error> for Refusal {
             Error::ApprovalChanged => Refusal::new(Code::ApprovalChanged, message)
                 .hint("`GET /approvals` shows what it is; decide about that")
                 .at("shown_hash"),
+            Error::UnsafeRetry(steps) => {
+                let problems = steps.iter().map(|step| Problem {
+                    code: Code::UnsafeRetry.as_str().to_owned(),
+                    message: format!("`{step}` is irreversible and succeeded; it would run again"),
+                    hint: Some("repeat it with `allow_irreversible: true`, or go on from a later step".into()),
+                    at: Some(At { path: step.clone(), line: None, column: None }),
+                    ..Default::default()
+                });
+                let mut refusal = Refusal::of_problems(Code::UnsafeRetry, problems.collect());
+                refusal.0.status = 409;
+                refusal
+            }
+            Error::HasParent { .. } => Refusal::new(Code::HasParent, message).hint("retry that run"),
+            Error::NoRoom => Refusal::new(Code::ConcurrencyLimit, message)
+                .hint("try again when another run of its concurrency group has ended"),
+            Error::NothingToRetry => Refusal::new(Code::NothingToRetry, message)
+                .hint("`GET /runs/{run}/explain` says what the run waits for"),
+            Error::InvalidRetry { field, .. } => Refusal::new(Code::InvalidBody, message).at(field),
             Error::RunOpen(_) => Refusal::new(Code::RunNotEnded, message)
                 .hint("only a run that has ended can be deleted; cancel it first"),
             Error::OtherVersion(hash) => Refusal::new(Code::VersionMismatch, message)

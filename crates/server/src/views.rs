@@ -482,6 +482,7 @@ pub fn event(plan: &Plan, stored: &StoredEvent) -> EventView {
         | Event::Paused { actor, .. }
         | Event::Unpaused { actor }
         | Event::RunCancelling { actor, .. }
+        | Event::RunRetried { actor, .. }
         | Event::SignalReceived { actor, .. }
         | Event::ApprovalDecided { actor, .. }
         | Event::Continued { actor, .. }
@@ -574,6 +575,10 @@ fn data(plan: &Plan, stored: &StoredEvent) -> Value {
         Event::RunCompensating { end } => {
             let step = end.step.map(|step| stored.key(plan, step));
             json!({ "status": end.status.as_str(), "error": end.failure.as_ref().map(failure), "step": step })
+        }
+        Event::RunRetried { reason, steps, expires_at, .. } => {
+            let steps: Vec<Cow<'_, str>> = steps.iter().map(|step| stored.key(plan, *step)).collect();
+            json!({ "reason": reason, "steps": steps, "expires_at": rfc3339(*expires_at) })
         }
         Event::Queued { reason } => json!({ "reason": reason.as_str() }),
         Event::Paused { note, .. } => json!({ "kind": "pause", "note": note }),

@@ -98,7 +98,7 @@ pub struct StoredRun {
     /// Its rows in `ready`.
     pub ready: Vec<ReadyRow>,
     /// The numbers of its notifications that are not delivered yet.
-    pub notifications: Vec<u32>,
+    pub notifications: Vec<u64>,
     /// Numbers and lengths of stored payloads.
     pub payloads: Vec<(u32, u64)>,
     pub labels: Vec<(String, String)>,

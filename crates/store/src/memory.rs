@@ -68,7 +68,7 @@ struct Contents {
     journal: Vec<Option<(OrgId, RunId, u64)>>,
     pauses: BTreeMap<(OrgId, WorkflowId), WorkflowPause>,
     /// Undelivered notifications, each with the error of its last delivery attempt.
-    notifications: BTreeMap<(OrgId, RunId, u32), String>,
+    notifications: BTreeMap<(OrgId, RunId, u64), String>,
     /// Rows of the inbox, each with its answer once it has one.
     inbox: BTreeMap<InboxKey, (InboxRow, Option<Bytes>)>,
     settings: BTreeMap<String, String>,
@@ -221,8 +221,8 @@ impl Contents {
         for row in &write.outgoing {
             self.inbox.entry(row.key).or_insert_with(|| (row.clone(), None));
         }
-        for number in 0..write.notifications {
-            self.notifications.entry((write.org, write.run, number)).or_default();
+        for number in &write.notifications {
+            self.notifications.entry((write.org, write.run, *number)).or_default();
         }
         if let Some(run_insert) = &write.run_insert {
             if let Some((of, number)) = run_insert.notification {
@@ -271,7 +271,7 @@ impl Contents {
             None => Some(Erased::NotFound),
             Some(stored) if !stored.row.status.is_terminal() => Some(Erased::NotEnded),
             Some(_) => {
-                let mut notifications = self.notifications.range((key.0, key.1, 0)..=(key.0, key.1, u32::MAX));
+                let mut notifications = self.notifications.range((key.0, key.1, 0)..=(key.0, key.1, u64::MAX));
                 let is_notified = notifications.next().is_none();
                 let concerns = |row: &InboxRow| row.key.0 == key.0 && (row.key.1 == key.1 || row.sender == Some(key.1));
                 let is_empty = !self.inbox.values().any(|(row, answer)| answer.is_none() && concerns(row));
@@ -301,6 +301,9 @@ impl Contents {
         if let Some(why) = self.deletion_refusal(key) {
             return why;
         }
+        if self.runs.get(&key).is_some_and(|run| run.records.len() as u64 != erasure.seq) {
+            return Erased::Changed;
+        }
         self.runs.remove(&key);
         self.timers.retain(|timer| (timer.org, timer.run) != key);
         self.waits.retain(|_, wait| (wait.org, wait.run) != key);
@@ -324,7 +327,7 @@ impl Contents {
     }
 }
 
-fn notification_row((&(org, run, number), error): (&(OrgId, RunId, u32), &String)) -> NotificationRow {
+fn notification_row((&(org, run, number), error): (&(OrgId, RunId, u64), &String)) -> NotificationRow {
     NotificationRow { org, run, number, error: error.clone() }
 }
 
@@ -521,7 +524,7 @@ impl JournalStore for MemoryStore {
 
     fn run_notifications(&self, org: OrgId, run: RunId) -> Call<'_, Vec<NotificationRow>> {
         self.answer(move |c| {
-            c.notifications.range((org, run, 0)..=(org, run, u32::MAX)).map(notification_row).collect()
+            c.notifications.range((org, run, 0)..=(org, run, u64::MAX)).map(notification_row).collect()
         })
     }
 

@@ -40,8 +40,8 @@ pub struct RunWrite {
     pub ready: ReadyChange,
     /// The changes of the limit slots that the run's leased tasks hold.
     pub limit_slots: LimitSlotChange,
-    /// How many notifications the end of the run causes; only with its last record.
-    pub notifications: u32,
+    /// The numbers of the notifications that the end of the run causes; only with the record of an end.
+    pub notifications: Vec<u64>,
     /// New callback tokens. They stay valid until the run is erased.
     pub tokens: Vec<Wait>,
     /// The changes of the run's open waits.
@@ -68,7 +68,7 @@ pub struct RunInsert {
     pub advance: Option<ScheduleAdvance>,
     /// The notification that this run delivers, as the run that ended and the number of the notification. The
     /// notification is removed.
-    pub notification: Option<(RunId, u32)>,
+    pub notification: Option<(RunId, u64)>,
 }
 
 /// Identifies a row of the inbox. Lists are in the order of this key: the rows of a run in the order of arrival.
@@ -380,14 +380,15 @@ pub struct WorkflowPause {
 }
 
 /// Identifies a notification. Lists are in the order of this key.
-pub type NotificationKey = (OrgId, RunId, u32);
+pub type NotificationKey = (OrgId, RunId, u64);
 
 /// An undelivered notification that a run ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotificationRow {
     pub org: OrgId,
     pub run: RunId,
-    pub number: u32,
+    /// Says which end of the run it is about, see [`kernel::advance::NotificationNumber`].
+    pub number: u64,
     /// Why the last attempt to deliver it failed; empty before the first attempt.
     pub error: String,
 }
@@ -585,6 +586,8 @@ pub enum VersionKey {
 pub struct Erasure {
     pub org: OrgId,
     pub run: RunId,
+    /// The number of the run's last record when the caller decided to delete it.
+    pub seq: u64,
     pub labels: Vec<(String, String)>,
 }
 
@@ -593,6 +596,8 @@ pub enum Erased {
     Done,
     /// Nothing was changed.
     NotEnded,
+    /// The run has another last record by now. Nothing was changed.
+    Changed,
     /// The run has undelivered notifications. Nothing was changed.
     NotificationsPending,
     /// The run has rows in its inbox that it has not consumed. Nothing was changed.

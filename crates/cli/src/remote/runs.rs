@@ -6,9 +6,9 @@ use super::workflows::WorkflowArgument;
 use super::{CommandContext, Connection, Failure, Outcome, PageOptions, follow, trigger};
 use api::{
     CancelRequest, DecidedView, DecisionRequest, EventRefView, ExplainView, OverriddenView, OverrideRequest,
-    PauseRequest, RecoveryView, ReplayRequest, ReplayVersion, ResultRequest, ResumeRunRequest, RetryRequest,
-    RunDiffView, RunMomentView, RunStatusView, RunSummary, RunView, StepChangeView, StepMomentView, StepView,
-    UndoneStepView, WaitGroupView, WaitSummaryView,
+    PauseRequest, RecoveryView, ReplayRequest, ReplayVersion, ResultRequest, ResumeRunRequest, RetryPlanView,
+    RetryRequest, RunDiffView, RunMomentView, RunRetryView, RunStatusView, RunSummary, RunView, StepChangeView,
+    StepMomentView, StepView, UndoneStepView, WaitGroupView, WaitSummaryView,
 };
 use client::RunQuery;
 use kernel::plan::Form;
@@ -166,12 +166,24 @@ enum Verb {
         #[command(flatten)]
         decision: DecisionArguments,
     },
-    /// Make attempts that wait for their retry time now
+    /// Go on with a run that failed or timed out; in an open one, make attempts that wait for their retry time now
     Retry {
         run: String,
-        /// Only of this step
-        #[arg(long)]
+        /// Of an open run: only this step
+        #[arg(long, conflicts_with = "from")]
         step: Option<String>,
+        /// Of a run that has ended: run this step again, too, with what depends on it
+        #[arg(long, value_name = "STEP")]
+        from: Option<String>,
+        /// Irreversible steps that succeeded may run again
+        #[arg(long)]
+        allow_irreversible: bool,
+        /// Print which steps would run, and change nothing
+        #[arg(long)]
+        dry_run: bool,
+        /// Why, for the history
+        #[arg(long, default_value_t)]
+        reason: String,
         #[command(flatten)]
         by: WorkflowArgument,
     },
@@ -319,8 +331,9 @@ async fn act(asking: &CommandContext, verb: Verb) -> Outcome {
         }
         Verb::Approve { run, decision } => asking.print(&client.approve(&run, &decision.into()).await?, decided),
         Verb::Reject { run, decision } => asking.print(&client.reject(&run, &decision.into()).await?, decided),
-        Verb::Retry { run, step, by } => {
-            asking.print(&client.retry(&run, &RetryRequest { actor: by.actor, step }).await?, status)
+        Verb::Retry { run, step, from, allow_irreversible, dry_run, reason, by } => {
+            let request = RetryRequest { actor: by.actor, reason, step, from, allow_irreversible, dry_run };
+            asking.print(&client.retry(&run, &request).await?, retried)
         }
         Verb::Skip { run, step, decision } => {
             asking.print(&client.skip_step(&run, &step, &decision.request()).await?, overridden)
@@ -380,6 +393,19 @@ pub async fn each(asking: &CommandContext, ids: &[String], act: impl AsyncFn(&st
 fn decided(view: &DecidedView) -> String {
     let before = if view.repeated { " (it was before)" } else { "" };
     format!("{} of {} is {}{before}; the run is {}", clean(&view.step), view.id, view.decision, view.status)
+}
+
+fn retried(view: &RunRetryView) -> String {
+    match view {
+        RunRetryView::Retried(view) => status(view),
+        RunRetryView::Planned(RetryPlanView { would_run, would_repeat }) => {
+            let list = |steps: &[String]| match steps {
+                [] => "none".to_owned(),
+                steps => steps.iter().map(|step| clean(step)).collect::<Vec<_>>().join(", "),
+            };
+            fields(&[("would run", Some(list(would_run))), ("would repeat", Some(list(would_repeat)))])
+        }
+    }
 }
 
 fn status(view: &RunStatusView) -> String {

@@ -42,6 +42,7 @@ fn states() -> Vec<State> {
     };
     let open: &[&str] = &["wait", "cancel"];
     let over: &[&str] = &["replay"];
+    let failed: &[&str] = &["retry", "replay"];
     vec![
         state("running", "a: { url: $UP/held }", "step_running", "`a` is on attempt 1", ("/attempt", json!(1)), open),
         state("sleeping", "a: { sleep: 1h }", "sleeping_until", "`a` sleeps until", ("/kind", json!("sleep")), open),
@@ -86,7 +87,7 @@ fn states() -> Vec<State> {
             "step_failed",
             "`a` failed: the server answered 400",
             ("/status_code", json!(400)),
-            over,
+            failed,
         ),
         state(
             "exhausted",
@@ -94,7 +95,7 @@ fn states() -> Vec<State> {
             "retry_exhausted",
             "`a` failed 2 times, last: the server answered 503",
             ("/max_attempts", json!(2)),
-            over,
+            failed,
         ),
         state(
             "template",
@@ -102,7 +103,7 @@ fn states() -> Vec<State> {
             "template_error",
             "Failed to resolve {{trigger.body.nothing}}",
             ("/error/code", json!("template_error")),
-            over,
+            failed,
         ),
         State {
             is_cancelled: true,

@@ -41,6 +41,7 @@ mod overrides;
 mod postgres;
 mod promises;
 mod readme;
+mod repair;
 mod restart;
 mod run_history;
 mod run_limits;

@@ -35,7 +35,8 @@ impl Hop {
             hop.add_unless_given("content-type", content_type);
             hop.body = Some(bytes.clone());
         }
-        hop.add_unless_given("idempotency-key", &format!("{}:{}", dispatch.run, dispatch.key));
+        let key = kernel::run::idempotency_key(dispatch.run, &dispatch.key, dispatch.repeats);
+        hop.add_unless_given("idempotency-key", &key);
         hop.add_unless_given("x-onward-run", &dispatch.run.to_string());
         hop.add_unless_given("x-onward-attempt", &dispatch.attempt.to_string());
         Ok(hop)
@@ -132,7 +133,8 @@ mod tests {
     fn first(request: Request) -> Result<Hop, Failure> {
         let work = Work::Http(Box::new(request.clone()));
         let key = "call".to_owned();
-        let dispatch = Dispatch { org: OrgId::DEFAULT, run: RunId([1; 16]), step: 0, key, attempt: 2, fence: 3, work };
+        let (org, run, step, attempt, repeats, fence) = (OrgId::DEFAULT, RunId([1; 16]), 0, 2, 0, 3);
+        let dispatch = Dispatch { org, run, step, key, attempt, repeats, fence, work };
         Hop::first(&request, &dispatch)
     }
 

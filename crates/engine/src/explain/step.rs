@@ -246,7 +246,8 @@ impl Case<'_> {
                 (Reason::PausedForManualAction, format!("`{key}` waits to be resumed until {at}"), vec![action])
             }
             _ => {
-                let url = self.around.wait_url.map(|url| url(&key));
+                let url_key = self.reading.run.callback_key(self.plan, index);
+                let url = self.around.wait_url.map(|url| url(&url_key));
                 add(json!({ "url": url }));
                 let call = |path| Action { action: "call_webhook", method: "POST", path, body: Some(json!({})) };
                 let actions = url.map(call).into_iter().collect();

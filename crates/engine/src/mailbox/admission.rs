@@ -1,11 +1,13 @@
 //! Between runs and concurrency groups: each decision of a group becomes an input of a run.
 
+use super::live_run::LiveRun;
 use super::{Mailbox, QueuedInput};
-use crate::nodes::LEASE;
+use crate::concurrency_groups::ConcurrencyGroups;
+use crate::nodes::{LEASE, Nodes};
 use kernel::event::Queue;
-use kernel::{Input, OrgId, RunId, Span, WorkflowId};
+use kernel::{Admission, Input, OrgId, RunId, RunStatus, Span, Timestamp, WorkflowId};
 use std::collections::HashSet;
-use store::GroupedRun;
+use store::{GroupedRun, IdMap};
 
 /// How long a run that left its group is remembered: longer than a read of all groups takes.
 const LEFT_KEPT: Span = Span::from_secs(30);
@@ -83,5 +85,38 @@ impl<T> Mailbox<T> {
         }
         let admitted = self.concurrency_groups.leave(run);
         self.admit(admitted);
+    }
+}
+
+/// Asks the concurrency group of a run that failed or timed out whether the run may go on. If the run ends all the same,
+/// or does not go on, it leaves its group like any run that has ended.
+pub(super) fn readmit(
+    groups: &mut ConcurrencyGroups,
+    nodes: &Nodes,
+    recently_left: &mut IdMap<RunId, Timestamp>,
+    run: RunId,
+    live: &LiveRun,
+) -> Admission {
+    if !matches!(live.run.status(), RunStatus::Failed | RunStatus::Timeout) {
+        return Admission::Open;
+    }
+    let row = &live.row;
+    match &row.concurrency_group {
+        // The node that owns the group finds the run in its queue.
+        Some(group) if !nodes.keeps(&group.id) => Admission::Queue(Queue::Limit),
+        group => {
+            recently_left.remove(&run);
+            groups.reenter(row.org, run, row.workflow, group.as_ref())
+        }
+    }
+}
+
+/// An input, with the answer of the concurrency group if it needs one.
+pub(super) fn admitted(input: Input, answer: Admission) -> Input {
+    match input {
+        Input::Reopen { from, allow_irreversible, actor, reason, admission: _ } => {
+            Input::Reopen { from, allow_irreversible, actor, reason, admission: answer }
+        }
+        other => other,
     }
 }

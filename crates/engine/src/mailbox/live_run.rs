@@ -4,7 +4,7 @@ use super::atomic_groups::AtomicGroup;
 use super::snapshots::StoredBytes;
 use crate::version::Version;
 use bytes::Bytes;
-use kernel::advance::{FailedSteps, notifications};
+use kernel::advance::{FailedSteps, NotificationNumber, notifications};
 use kernel::plan::{Body, Node};
 use kernel::run::{Phase, ReadyTask};
 use kernel::{Event, OrgId, Payloads, Plan, Run, RunId, RunStatus, Timestamp};
@@ -56,12 +56,12 @@ impl LiveRun {
     /// evicted or ends with the record: memory then no longer knows the run's last record.
     ///
     /// `policy` decides whether a run that only waits for workers is evicted, with rows for its ready tasks. A run that
-    /// was evicted before is evicted again.
+    /// was evicted before is evicted again. `end` is the event of the record with which the run ends.
     pub fn write(
         &self,
-        org: OrgId,
-        run: RunId,
+        (org, run): (OrgId, RunId),
         record: Bytes,
+        end: Option<u64>,
         payloads: Vec<(u32, Bytes)>,
         policy: EvictPolicy,
         take: Vec<LimitSlotRow>,
@@ -96,8 +96,11 @@ impl LiveRun {
             remove: self.stored.difference(&rows).cloned().collect(),
             insert: rows.difference(&self.stored).cloned().collect(),
         };
-        let has_ended = status.is_terminal() && !self.row.status.is_terminal();
-        let notifications = if has_ended { notifications(plan, &self.run).len() as u32 } else { 0 };
+        let notifications_of = |end| {
+            let count = notifications(plan, &self.run).len() as u64;
+            (0..count).map(move |index| NotificationNumber::stored(end, index))
+        };
+        let notifications = end.into_iter().flat_map(notifications_of).collect();
         let wants_snapshot = self.stored_bytes.with_record(&record).wants_snapshot(evicted);
         let timer = TimerChange {
             remove: self.row.wake_at.filter(|at| Some(*at) != wake),

@@ -258,6 +258,7 @@ fn assignment(
         until: now.after(task.lease),
         input: task.input.clone(),
         progress: task.progress.clone(),
+        repeats: task.repeats,
     }
 }
 

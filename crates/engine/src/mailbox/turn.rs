@@ -1,7 +1,7 @@
 //! What a turn of the mailbox produces: what to commit and to read, and what may leave afterwards.
 
 use super::{DeferredInput, Dispatch, QueuedInput, Reply};
-use kernel::{Answer, Effect, OrgId, RunId};
+use kernel::{Answer, Effect, Event, OrgId, Record, RunId};
 use std::collections::BTreeSet;
 use store::{Batch, ConsumedRow, InboxKey, InboxRow, QueueKey, QueuePosition};
 
@@ -51,6 +51,23 @@ pub(super) struct PendingRun<T> {
     pub items: Vec<QueuedInput<T>>,
     pub answers: Vec<Answer>,
     pub effects: Vec<Effect>,
+    pub change: StatusChange,
+}
+
+/// Whether a run ends with a record, or goes on after it had ended. Both are possible with one record.
+#[derive(Clone, Copy, Default)]
+pub(super) struct StatusChange {
+    /// The event with which it ends.
+    pub end: Option<u64>,
+    pub is_reopened: bool,
+}
+
+impl StatusChange {
+    pub fn of(record: &Record) -> StatusChange {
+        let end = record.events.iter().zip(record.first..).find(|(event, _)| event.is_end()).map(|(_, number)| number);
+        let is_reopened = record.events.iter().any(|event| matches!(event, Event::RunRetried { .. }));
+        StatusChange { end, is_reopened }
+    }
 }
 
 /// What may leave after a commit.
@@ -60,7 +77,7 @@ pub struct Released<T> {
     /// Attempts to abort: their runs do not need them any more.
     pub aborts: Vec<(RunId, u64)>,
     /// Notifications to send because a run ended: the run and the notification's number.
-    pub notifications: Vec<(OrgId, RunId, u32)>,
+    pub notifications: Vec<(OrgId, RunId, u64)>,
     pub started: u64,
     pub ended: u64,
     pub steps: u64,

@@ -348,7 +348,7 @@ impl Shell<ReplyChannel> for LoopShell<'_> {
         self.services.core.store.broadcast(event);
     }
 
-    fn notify(&mut self, org: OrgId, run: RunId, number: u32) {
+    fn notify(&mut self, org: OrgId, run: RunId, number: u64) {
         self.services.outbox.put((org, run, number));
     }
 

@@ -15,7 +15,7 @@ use super::run_queries::Reading;
 use super::runs::{Idempotency, Runs, Source, StartRequest};
 use super::workflows::{Resolved, Workflows};
 use crate::error::Error;
-use kernel::advance::notifications;
+use kernel::advance::{NotificationNumber, notifications};
 use kernel::event::TriggerKind;
 use kernel::path::{Ref, Root};
 use kernel::plan::{Backoff, Body, Form, Group, Http, Layout, Node, Notify, Retry};
@@ -111,7 +111,7 @@ impl Outbox {
     }
 
     /// Tries once; an error is stored in the row, where `explain` shows it. `known` is the error stored already.
-    async fn deliver_one(&self, org: OrgId, run: RunId, number: u32, known: &str) {
+    async fn deliver_one(&self, org: OrgId, run: RunId, number: u64, known: &str) {
         let Err(error) = self.start_notification(org, run, number).await else { return };
         let error = error.to_string();
         if error == known || self.core.health.fatal_reason().is_some() {
@@ -124,11 +124,13 @@ impl Outbox {
         }
     }
 
-    async fn start_notification(&self, org: OrgId, run: RunId, number: u32) -> Result<(), Error> {
+    async fn start_notification(&self, org: OrgId, run: RunId, number: u64) -> Result<(), Error> {
         let reading = self.runs.read(org, run).await?.ok_or(Error::NotFound("run"))?;
+        let NotificationNumber { end, index } = NotificationNumber::read(number);
+        let reading = self.runs.read_at_end(org, reading, end).await?;
         let listed = notifications(&reading.version.plan, &reading.run);
         let notify =
-            listed.get(number as usize).ok_or_else(|| Error::Damaged("the run has no such notification".into()))?;
+            listed.get(index as usize).ok_or_else(|| Error::Damaged("the run has no such notification".into()))?;
         let notification_body = notification_body(&reading, notify);
         let (workflow, body) = match notify.url.is_empty() {
             true => {
@@ -152,9 +154,13 @@ impl Outbox {
     }
 }
 
-/// The key that makes delivering a notification twice the same as once.
-pub fn idempotency(run: RunId, number: u32) -> Idempotency {
-    Idempotency { scope: Some("notice".into()), key: format!("{run}:{number}"), fingerprint: [0; 32] }
+/// The key that makes delivering a notification twice the same as once. It names the end that the notification is about.
+pub fn idempotency(run: RunId, number: u64) -> Idempotency {
+    let key = match NotificationNumber::read(number) {
+        NotificationNumber { end: Some(end), index } => format!("{run}:{end}:{index}"),
+        NotificationNumber { end: None, index } => format!("{run}:{index}"),
+    };
+    Idempotency { scope: Some("notice".into()), key, fingerprint: [0; 32] }
 }
 
 fn notification_body(reading: &Reading, notify: &Notify) -> Value {

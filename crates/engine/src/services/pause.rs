@@ -1,4 +1,4 @@
-//! Pause and resume of runs and workflows, retrying a step at once, and a run's place in its concurrency group.
+//! Pause and resume of runs and workflows, and a run's place in its concurrency group.
 
 use super::core::refusal;
 use super::reply_channel::ReplyChannel;
@@ -34,17 +34,6 @@ impl Runs {
         self.give(org, run, Input::Resume { actor }).await
     }
 
-    /// Starts the next attempt of one step now, or of every step that waits for one.
-    pub async fn retry_now(
-        &self,
-        org: OrgId,
-        run: RunId,
-        step: Option<u32>,
-        actor: String,
-    ) -> Result<(Answer, RunStatus), Error> {
-        self.give(org, run, Input::RetryNow { step, actor }).await
-    }
-
     /// Which runs of its concurrency group a queued run waits for.
     pub async fn queue_status(&self, run: RunId) -> Result<Option<QueueStatus>, Error> {
         match self.core.ask(|reply_to| Command::QueueStatus { run, reply_to }).await? {
@@ -59,7 +48,7 @@ impl Runs {
         Ok(self.stored_concurrency_groups().await?.queue_status(run))
     }
 
-    async fn stored_concurrency_groups(&self) -> Result<ConcurrencyGroups, Error> {
+    pub(super) async fn stored_concurrency_groups(&self) -> Result<ConcurrencyGroups, Error> {
         #[cfg(test)]
         tests::GROUP_READS.set(tests::GROUP_READS.get() + 1);
         let paused = self.core.store.workflow_pauses().await?.into_iter().map(|pause| pause.workflow).collect();

@@ -57,7 +57,7 @@ impl Retention {
             let is_over = |row: &&store::RunRow| row.finished_at.is_some_and(|at| at < cutoff);
             // A row that cannot be read does not say when its run ended.
             for row in page.iter().flatten().filter(is_over).filter(|row| self.cluster.is_mine(row.id)) {
-                match self.runs.delete(org, row.id).await {
+                match self.runs.delete_ended(org, row.id, cutoff).await {
                     Ok(()) => count += 1,
                     Err(Error::NotFound(_) | Error::RunOpen(_)) => {}
                     Err(error) if error.is_unreadable_run() => {

@@ -167,6 +167,28 @@ impl Runs {
         if is_there || !reading.lacks_steps() { Ok(reading) } else { self.read_whole(org, reading).await }
     }
 
+    /// The run as it was when it ended with this event; without one, when it first ended. A run may have been retried
+    /// since.
+    pub async fn read_at_end(&self, org: OrgId, reading: Reading, end: Option<u64>) -> Result<Reading, Error> {
+        let state = &reading.run.state;
+        if state.retries == 0 || end.is_some_and(|end| end > state.retried) {
+            return Ok(reading);
+        }
+        let Reading { row, version, .. } = reading;
+        let mut records = self.core.store.history(org, row.id, 0, usize::MAX).await?.ok_or(Error::NotFound("run"))?;
+        let mut last = records.len();
+        for (index, bytes) in records.iter().enumerate() {
+            let has_ended = events_of(bytes)?.any(|stored| end.map_or(stored.event.is_end(), |end| stored.seq == end));
+            if has_ended {
+                last = index + 1;
+                break;
+            }
+        }
+        records.truncate(last);
+        let run = Run::load(&version.plan, None, &records).map_err(LoadFailure::from)?;
+        Ok(Reading { row, version, run, payloads: Payloads::new() })
+    }
+
     /// Reads stored payloads of a run that its view needs.
     pub async fn fetch(
         &self,

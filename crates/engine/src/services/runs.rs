@@ -74,7 +74,7 @@ pub struct Source {
     pub actor: String,
     pub callback_url: String,
     /// The notification that this run delivers.
-    pub notification: Option<(RunId, u32)>,
+    pub notification: Option<(RunId, u64)>,
     /// For a single task: its priority, the earliest start, and the key that per-key limits count by.
     pub priority: Option<u32>,
     pub run_at: Option<Timestamp>,
@@ -458,12 +458,35 @@ impl Runs {
 
     /// Deletes a run that has ended, with all its rows.
     pub async fn delete(&self, org: OrgId, run: RunId) -> Result<(), Error> {
+        self.delete_ended(org, run, Timestamp::NEVER).await
+    }
+
+    /// Deletes a run that ended before `cutoff`, with all its rows. M30: it is deleted as it was read; one that was
+    /// retried meanwhile stays.
+    pub async fn delete_ended(&self, org: OrgId, run: RunId, cutoff: Timestamp) -> Result<(), Error> {
+        // A late result changes a run that has ended, once.
+        match self.try_delete(org, run, cutoff).await {
+            Ok(false) => self.try_delete(org, run, cutoff).await,
+            other => other,
+        }
+        .and_then(|is_done| match is_done {
+            true => Ok(()),
+            false => Err(Error::RunOpen("the run has changed meanwhile".into())),
+        })
+    }
+
+    /// False if the run has changed meanwhile.
+    async fn try_delete(&self, org: OrgId, run: RunId, cutoff: Timestamp) -> Result<bool, Error> {
         let resumed = self.load(org, run).await?.ok_or(Error::NotFound("run"))?;
+        if resumed.run.state.finished_at.is_some_and(|at| at >= cutoff) {
+            return Err(Error::RunOpen("the run ended a moment ago".into()));
+        }
         let labels = resumed.run.state.origin.labels.iter();
-        let erasure =
-            Erasure { org, run, labels: labels.map(|pair| (pair.name.clone(), pair.value.clone())).collect() };
+        let labels = labels.map(|pair| (pair.name.clone(), pair.value.clone())).collect();
+        let erasure = Erasure { org, run, seq: resumed.seq, labels };
         match self.core.written(self.core.store.erase(&erasure).await)? {
-            Erased::Done => Ok(()),
+            Erased::Done => Ok(true),
+            Erased::Changed => Ok(false),
             Erased::NotFound => Err(Error::NotFound("run")),
             Erased::NotEnded => Err(Error::RunOpen(format!("the run has not ended: it is {}", resumed.row.status))),
             Erased::NotificationsPending => {

@@ -176,7 +176,10 @@ impl RunSubscription {
             let mut events = Vec::new();
             for record in &page {
                 for stored in events_of(record)? {
-                    self.has_ended |= stored.event.is_end();
+                    match stored.event {
+                        kernel::Event::RunRetried { .. } => self.has_ended = false,
+                        _ => self.has_ended |= stored.event.is_end(),
+                    }
                     if stored.seq > self.after {
                         let (run, workflow, version) = (self.run, self.workflow.clone(), self.version.clone());
                         events.push(RunEvent { stored, run, workflow, version });

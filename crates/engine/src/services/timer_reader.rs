@@ -87,7 +87,7 @@ mod tests {
             payloads: Vec::new(),
             ready: Default::default(),
             limit_slots: Default::default(),
-            notifications: 0,
+            notifications: Vec::new(),
             tokens: Vec::new(),
             waits: Default::default(),
             consumed: Vec::new(),

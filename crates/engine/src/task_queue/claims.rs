@@ -117,6 +117,8 @@ pub struct ClaimedTask {
     pub until: Timestamp,
     pub input: Bytes,
     pub progress: Option<Bytes>,
+    /// Part of its idempotency key.
+    pub repeats: u32,
 }
 
 /// A cancelled task: its run and, unless the run is a single task, its step.

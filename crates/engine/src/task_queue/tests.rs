@@ -79,6 +79,7 @@ fn task(claim: &Claim, now: Timestamp) -> ClaimedTask {
         workflow: String::new(),
         is_plain: true,
         attempt: 1,
+        repeats: 0,
         max_attempts: 3,
         fence: 7,
         lease: claim.offer.lease,

@@ -13,6 +13,7 @@ use kernel::plan::{Body, Guard, Join, Link, Node, OnError};
 use kernel::run::{Phase, Run, WaitKind};
 use kernel::scope::Unresolved;
 use kernel::{Event, Input, Plan, RunStatus, StepStatus, Timestamp, advance, expr};
+use std::collections::BTreeSet;
 use store::Error;
 
 /// An event, and the state of its run before it.
@@ -45,6 +46,16 @@ pub(super) fn check_event(case: &mut Case<'_>, moment: &EventInContext<'_>) -> R
         return Ok(false);
     }
     let is_fine = match event {
+        Event::RunRetried { steps, around, .. } => {
+            let is_fine = may_go_on(moment, steps, around);
+            if !is_fine {
+                case.say(
+                    Code::EventOutOfPlace,
+                    format!("`{name}` of a run that is {}, of steps {steps:?}", run.status()),
+                );
+            }
+            return Ok(is_fine);
+        }
         _ if run.is_terminal() => {
             let is_fine = is_late_result(run, event);
             if !is_fine {
@@ -54,7 +65,7 @@ pub(super) fn check_event(case: &mut Case<'_>, moment: &EventInContext<'_>) -> R
         }
         Event::RunWaiting {} => run.status() == RunStatus::Running,
         Event::RunResumed {} => run.status() == RunStatus::Waiting,
-        Event::Queued { .. } => run.state.seq == 1,
+        Event::Queued { .. } => run.state.seq == 1 || run.state.seq == run.state.retried,
         Event::Admitted {} => {
             if let (Some(Queue::Later), Some(due)) = (run.state.queued, run.state.origin.run_at) {
                 not_before(case, None, *at, due);
@@ -103,6 +114,19 @@ pub(super) fn check_event(case: &mut Case<'_>, moment: &EventInContext<'_>) -> R
 fn is_late_result(run: &Run, event: &Event) -> bool {
     matches!(event, Event::LateResult { step, attempt, .. }
         if run.get(*step).is_some_and(|state| !state.late && *attempt > 0 && *attempt == state.attempt))
+}
+
+/// M9, M28: only a run that failed or timed out goes on. Of the steps that had succeeded, those run again that depend on
+/// another one that does. What is around a step that runs again is at work again, and each step is named once.
+fn may_go_on(moment: &EventInContext<'_>, steps: &[u32], around: &[u32]) -> bool {
+    let run = moment.run;
+    let all: BTreeSet<u32> = steps.iter().chain(around).copied().collect();
+    let is_there = |step: &u32| run.get(*step).is_some() && run.undoes(moment.plan, *step).is_none();
+    matches!(run.status(), RunStatus::Failed | RunStatus::Timeout)
+        && all.len() == steps.len() + around.len()
+        && all.iter().all(|step| is_there(step) && run.parent(*step).is_none_or(|parent| around.contains(&parent)))
+        && around.iter().all(|step| run.node(moment.plan, *step).inner().is_some())
+        && steps.iter().all(|step| run.iteration(*step).is_none())
 }
 
 fn is_undoing(run: &Run) -> bool {

@@ -19,9 +19,11 @@ pub(super) struct JournalPass {
     created: u64,
     /// By status.
     ended: BTreeMap<&'static str, u64>,
+    /// How often a run went on that had failed or timed out.
+    retried: u64,
     epoch: u64,
     groups: HashMap<[u8; 16], OpenRuns>,
-    /// The concurrency group of each open run that has one.
+    /// The concurrency group of each run that has one and may be open again.
     group_of: HashMap<RunId, [u8; 16]>,
     /// Records up to this time were accepted although they were of the future.
     accepted: Timestamp,
@@ -40,6 +42,15 @@ struct OpenRuns {
     newest: (RunId, u32),
 }
 
+/// Under which name the runs that ended with a status are counted. A retry does not say with which of the two its run had
+/// ended.
+fn counted_as(status: RunStatus) -> &'static str {
+    match status {
+        RunStatus::Failed | RunStatus::Timeout => "failed or timeout",
+        other => other.as_str(),
+    }
+}
+
 impl JournalPass {
     pub(super) fn new(inspection: &dyn Inspection) -> Result<JournalPass, Error> {
         let accepted = inspection.setting(ACCEPTED)?.and_then(|text| text.parse().ok()).map(Timestamp);
@@ -50,7 +61,7 @@ impl JournalPass {
     pub(super) fn expect(&mut self, row: &RunRow) {
         self.rows += 1;
         if row.status.is_terminal() {
-            *self.rows_ended.entry(row.status.as_str()).or_default() += 1;
+            *self.rows_ended.entry(counted_as(row.status)).or_default() += 1;
         }
     }
 
@@ -76,6 +87,10 @@ impl JournalPass {
                 Event::RunFailed { .. } => Some(RunStatus::Failed),
                 Event::RunCancelled { .. } => Some(RunStatus::Cancelled),
                 Event::RunTimeout {} => Some(RunStatus::Timeout),
+                Event::RunRetried { .. } => {
+                    self.retried += 1;
+                    None
+                }
                 Event::Started { epoch, .. } => {
                     self.epoch = self.epoch.max(*epoch);
                     None
@@ -83,7 +98,7 @@ impl JournalPass {
                 _ => None,
             };
             if let Some(status) = end {
-                *self.ended.entry(status.as_str()).or_default() += 1;
+                *self.ended.entry(counted_as(status)).or_default() += 1;
             }
         }
         if self.has_single_writer {
@@ -104,13 +119,16 @@ impl JournalPass {
             }
         }
         let Some(group) = self.group_of.get(&run).and_then(|id| self.groups.get_mut(id)) else { return };
-        if events.iter().any(Event::is_end) {
+        let is = |wanted: fn(&Event) -> bool| events.iter().any(wanted);
+        if is(Event::is_end) {
             group.runs.remove(&run);
-            self.group_of.remove(&run);
+            if !is(|e| matches!(e, Event::RunFailed { .. } | Event::RunTimeout {})) {
+                self.group_of.remove(&run);
+            }
             return;
         }
-        let is = |wanted: fn(&Event) -> bool| events.iter().any(wanted);
-        let begins = is(|e| matches!(e, Event::Created { .. })) && !is(|e| matches!(e, Event::Queued { .. }));
+        let begins = is(|e| matches!(e, Event::Created { .. } | Event::RunRetried { .. }))
+            && !is(|e| matches!(e, Event::Queued { .. }));
         if !begins && !is(|e| matches!(e, Event::Admitted {})) {
             return;
         }
@@ -122,11 +140,16 @@ impl JournalPass {
         }
     }
 
-    pub(super) fn end(&self, inspection: &dyn Inspection, report: &mut Report) -> Result<(), Error> {
+    pub(super) fn end(&mut self, inspection: &dyn Inspection, report: &mut Report) -> Result<(), Error> {
         if self.created != self.rows {
             let message = format!("the journal created {} runs, the table has {}", self.created, self.rows);
             report.say(Code::Conservation, None, message);
         }
+        if let Some(failed) = self.ended.get_mut(counted_as(RunStatus::Failed)) {
+            // The ends before retries no longer count.
+            *failed = failed.saturating_sub(self.retried);
+        }
+        self.ended.retain(|_, count| *count > 0);
         if self.ended != self.rows_ended {
             let message = format!("the journal ended {:?} runs, the table has {:?}", self.ended, self.rows_ended);
             report.say(Code::Conservation, None, message);

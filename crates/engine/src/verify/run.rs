@@ -88,6 +88,8 @@ pub(super) struct Folded {
     /// The node of each inner step that was in the state after the record that opened it.
     pub opened: BTreeMap<u32, u32>,
     pub children: BTreeMap<RunId, StartedChild>,
+    /// The events with which the run ended, each with the number of notifications that it causes.
+    pub ends: Vec<(u64, u64)>,
 }
 
 impl Case<'_> {
@@ -174,6 +176,10 @@ impl Case<'_> {
             }
             folded.payloads.extend(payloads(event).into_iter().filter_map(|p| Some((p.stored?, p.len))));
             match folded.run.apply(plan, event, record.at) {
+                Ok(()) if event.is_end() => {
+                    let count = advance::notifications(plan, &folded.run).len() as u64;
+                    folded.ends.push((folded.run.state.seq, count));
+                }
                 Ok(()) => {}
                 Err(LoadError::Newer) => {
                     self.say(Code::RecordNewer, format!("record {number} has an event of a later release"));

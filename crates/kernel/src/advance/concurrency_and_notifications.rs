@@ -23,6 +23,30 @@ pub fn concurrency_group(plan: &Plan, origin: &Origin) -> Result<Option<Concurre
     }))
 }
 
+/// Which notification of a run it is. A run that is retried ends more than once, and each end sends its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotificationNumber {
+    /// The event with which the run ended. `None` for the first end of a run that an earlier release ended.
+    pub end: Option<u64>,
+    /// The place in the list of [`notifications`] of that end.
+    pub index: u64,
+}
+
+impl NotificationNumber {
+    const INDEX_BITS: u32 = 16;
+
+    /// As it is stored. A run ends with its second event at the earliest, so the numbers of earlier releases, which count
+    /// from 0, are no others.
+    pub fn stored(end: u64, index: u64) -> u64 {
+        end << Self::INDEX_BITS | index
+    }
+
+    pub fn read(stored: u64) -> NotificationNumber {
+        let end = Some(stored >> Self::INDEX_BITS).filter(|end| *end > 0);
+        NotificationNumber { end, index: stored & ((1 << Self::INDEX_BITS) - 1) }
+    }
+}
+
 /// The notifications to send for a run that has ended, in a fixed order. A run that was itself started by a
 /// notification sends none: otherwise two workflows could start each other forever.
 pub fn notifications(plan: &Plan, run: &Run) -> Vec<Notify> {

@@ -11,6 +11,7 @@
 mod children;
 mod concurrency_and_notifications;
 mod overrides;
+mod repair;
 mod replay_safety;
 mod results;
 mod start;
@@ -24,8 +25,9 @@ mod tests;
 
 pub use crate::planner::{FailedSteps, failed_steps, handled_by, lost_steps, unhandled_in_group, unhandled_steps};
 pub use children::{CALL_DEPTH_MAX, OutgoingRow};
-pub use concurrency_and_notifications::{concurrency_group, notifications};
+pub use concurrency_and_notifications::{NotificationNumber, concurrency_group, notifications};
 pub use overrides::StepOverride;
+pub use repair::{Repair, repair};
 pub use replay_safety::{UnrepeatableStep, unrepeatable_steps};
 pub use results::{TaskResult, is_expected};
 pub(crate) use start::over_size_failure;
@@ -149,6 +151,17 @@ pub enum Input {
         /// What the run did is to be undone.
         compensate: bool,
     },
+    /// Goes on with a run that failed or timed out.
+    Reopen {
+        /// This step runs again, and so does what depends on it.
+        from: Option<u32>,
+        /// Irreversible steps that succeeded may run again.
+        allow_irreversible: bool,
+        actor: String,
+        reason: String,
+        /// Whether its concurrency group has room for it.
+        admission: Admission,
+    },
     /// Time has passed, or a payload that was missing is in memory now.
     Wake,
 }
@@ -208,6 +221,10 @@ pub enum Answer {
     Forbidden,
     /// Several steps wait for such an input: it must name one.
     Ambiguous,
+    /// An irreversible step that succeeded would run again, see [`repair`].
+    Unsafe,
+    /// The run's concurrency group is full, and its runs do not queue.
+    NoRoom,
     /// The run or the step does not exist, or nothing waits for this input.
     Unknown,
 }
@@ -216,7 +233,8 @@ pub enum Answer {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Do this work and report the result as an [`Input::Finished`] with this fence.
-    Execute { step: u32, key: String, attempt: u32, fence: u64, work: Work },
+    /// `repeats` is part of its idempotency key, see [`idempotency_key`](crate::run::idempotency_key).
+    Execute { step: u32, key: String, attempt: u32, repeats: u32, fence: u64, work: Work },
     /// The result is no longer needed: stop the attempt. A worker may hold it.
     Abort { step: u32, fence: u64, is_leased: bool },
     /// Give the step to the worker whose claim is `offer_id`.
@@ -248,6 +266,8 @@ pub struct Assignment {
     pub max_attempts: u32,
     /// The progress that an earlier attempt saved.
     pub progress: Option<Bytes>,
+    /// Part of its idempotency key, see [`idempotency_key`](crate::run::idempotency_key).
+    pub repeats: u32,
 }
 
 /// What a decision may read besides the plan, the run and the inputs.
@@ -369,6 +389,7 @@ impl AdvanceState<'_> {
         let others: &[u32] = match event {
             Event::Skipped { because: Because::Needs { steps }, .. } => steps,
             Event::Opened { parent, .. } => std::slice::from_ref(parent),
+            Event::RunRetried { steps, .. } => steps,
             _ => &[],
         };
         for step in event.step().into_iter().chain(others.iter().copied()) {
@@ -425,6 +446,9 @@ impl AdvanceState<'_> {
             Input::ChildBegan { step, attempt } => self.child_began(step, attempt),
             Input::ChildEnded { step, attempt, outcome } => self.child_ended(step, attempt, *outcome),
             Input::ParentClosed { parent, compensate } => self.parent_closed(parent, compensate),
+            Input::Reopen { from, allow_irreversible, actor, reason, admission } => {
+                self.reopen(from, allow_irreversible, (actor, reason), admission)
+            }
             // An undo can be paused, and retried at once.
             Input::Pause { .. } | Input::Resume { .. } | Input::RetryNow { .. } if self.is_closed() => {
                 Answer::Ended(self.run.status())

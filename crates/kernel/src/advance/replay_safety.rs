@@ -29,15 +29,16 @@ pub fn unrepeatable_steps(plan: &Plan, run: &Run) -> Vec<UnrepeatableStep> {
         }
     }
     // Of iterations that have left the state it is only known that they succeeded.
-    for number in 0..plan.nodes().len() as u32 {
-        let (node, Some(of)) = (plan.node_at(number), plan.loops_around(number).last().copied()) else { continue };
-        let has_succeeded = |of: u32| {
-            let iterations = run.step(of).iterations.iter().flat_map(|iterations| iterations.settled.values());
-            iterations.filter(|iteration| iteration.status.outcome() == Some(Outcome::Ok)).count() > 0
-        };
-        if is_marked(node) && run.steps_of(number).next().is_none() && run.steps_of(of).any(has_succeeded) {
-            let key = std::iter::successors(Some(number), |number| plan.around(*number));
-            let mut names: Vec<&str> = key.map(|number| plan.node_at(number).key.as_str()).collect();
+    let has_left = |of: u32| {
+        let kept: BTreeSet<u32> = run.children(of).filter_map(|step| Some(run.iteration(step)?.1)).collect();
+        let settled = run.step(of).iterations.iter().flat_map(|iterations| &iterations.settled);
+        let mut ok = settled.filter(|(_, iteration)| iteration.status.outcome() == Some(Outcome::Ok));
+        ok.any(|(index, _)| !kept.contains(index))
+    };
+    for (node, number) in plan.nodes().iter().zip(0u32..).filter(|(node, _)| is_marked(node)) {
+        if plan.loops_around(number).into_iter().any(|of| run.steps_of(of).any(has_left)) {
+            let path = std::iter::successors(Some(number), |number| plan.around(*number));
+            let mut names: Vec<&str> = path.map(|number| plan.node_at(number).key.as_str()).collect();
             names.reverse();
             found.insert(UnrepeatableStep { key: names.join("/"), is_irreversible: node.is_irreversible });
         }

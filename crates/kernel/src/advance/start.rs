@@ -387,8 +387,8 @@ impl AdvanceState<'_> {
                 let attempt = counted + 1;
                 self.emit(Event::Started { step, attempt, epoch: self.context.epoch, seen });
                 let fence = self.run.state.seq;
-                let key = self.run.key(self.plan, step).into_owned();
-                self.out.effects.push(Effect::Execute { step, key, attempt, fence, work });
+                let (key, repeats) = (self.run.key(self.plan, step).into_owned(), self.run.repeats(step));
+                self.out.effects.push(Effect::Execute { step, key, attempt, repeats, fence, work });
                 true
             }
         }

@@ -123,6 +123,7 @@ impl AdvanceState<'_> {
             input,
             max_attempts: self.run.node(self.plan, step).retry.max_attempts,
             progress: self.run.step(step).progress.as_ref().map(|progress| progress.inline.clone()),
+            repeats: self.run.repeats(step),
         };
         let (fence, task) = (self.run.state.seq, Box::new(assignment));
         self.out.effects.push(Effect::LeaseTask { step, attempt, fence, offer_id, task });

@@ -10,6 +10,7 @@ mod overrides;
 mod past;
 mod payloads;
 mod planners;
+mod repair;
 mod tasks;
 mod timers;
 mod undo;
@@ -197,6 +198,8 @@ struct Story {
     journal: Vec<Bytes>,
     executing: BTreeMap<String, (u32, u64)>,
     sent: Vec<(String, u32, Work)>,
+    /// The idempotency keys of what was sent.
+    keys: Vec<String>,
     aborted: Vec<String>,
     payloads: Payloads,
     resident: Payloads,
@@ -273,6 +276,7 @@ impl Story {
             journal: Vec::new(),
             executing: BTreeMap::new(),
             sent: Vec::new(),
+            keys: Vec::new(),
             aborted: Vec::new(),
             payloads: Payloads::new(),
             resident: Payloads::new(),
@@ -348,7 +352,8 @@ impl Story {
         self.outgoing.extend(advanced.outgoing);
         for effect in advanced.effects {
             match effect {
-                Effect::Execute { step, key, attempt, fence, work } => {
+                Effect::Execute { step, key, attempt, repeats, fence, work } => {
+                    self.keys.push(crate::run::idempotency_key(self.id, &key, repeats));
                     self.executing.insert(key.clone(), (step, fence));
                     self.sent.push((key, attempt, work));
                 }

@@ -16,7 +16,6 @@ use super::results::{TaskResult, is_expected};
 use super::{AdvanceState, Answer, Stop};
 use crate::event::{EndAfterUndo, Event, Failure, Response};
 use crate::plan::{Body, Http, TaskBody};
-use crate::planted_bugs::{self, Bug};
 use crate::run::{CalledOff, Phase};
 use crate::status::RunStatus;
 use crate::template;
@@ -59,19 +58,14 @@ impl AdvanceState<'_> {
 
     /// Does the next thing of a run that undoes what it did. False when it must wait, or has ended.
     pub(super) fn undo_next(&mut self) -> bool {
-        let may_begin = self.run.state.called_off.is_empty() || planted_bugs::is(Bug::UndoBesideAttempt);
-        if !may_begin || self.run.is_held() {
+        if !self.run.state.called_off.is_empty() || self.run.is_held() {
             return false;
         }
         if let Some(undo) = self.run.index.undoing {
             // It was opened, and a payload was missing to start it.
             return matches!(self.run.step(undo).phase, Phase::Pending {}) && self.start(undo, Vec::new());
         }
-        let next = match planted_bugs::is(Bug::UndoInOrder) {
-            true => self.run.still_to_undo().last(),
-            false => self.run.still_to_undo().next(),
-        };
-        let next = next.filter(|_| !(planted_bugs::is(Bug::UndoStopsAtFailure) && self.has_failed_undo()));
+        let next = self.run.still_to_undo().next();
         match next {
             Some(undone) => {
                 let Some(node) = self.run.node(self.plan, undone).undo else { return false };
@@ -84,10 +78,6 @@ impl AdvanceState<'_> {
             }
         }
         true
-    }
-
-    fn has_failed_undo(&self) -> bool {
-        self.run.undos().iter().any(|(_, undo)| self.run.step(*undo).failure.is_some())
     }
 
     /// The attempt of this step that was called off, if this is its fence.

@@ -94,7 +94,7 @@ impl Scope for View<'_> {
             Root::TriggerHeaders => header(&self.run.state.origin.headers, &path.keys),
             Root::TriggerScheduledFor => fire_time(&self.run.state.origin),
             Root::WaitUrl => {
-                let url = |step| (self.context.wait_url)(&self.run.key(self.plan, step));
+                let url = |step| (self.context.wait_url)(&self.run.callback_key(self.plan, step));
                 self.step_of(path.node).map(|step| Value::String(url(step)))
             }
             Root::Task => self.task(path)?,

@@ -114,6 +114,11 @@ pub(crate) fn unhandled_in(plan: &Plan, run: &Run, group: Option<u32>) -> Vec<u3
     unhandled_among(plan, run, group, PendingSteps::MayHandle)
 }
 
+/// The failures in a group that nothing in it has handled, by number: what is still pending does not count.
+pub(crate) fn unhandled_at_end(plan: &Plan, run: &Run, group: Option<u32>) -> Vec<u32> {
+    unhandled_among(plan, run, group, PendingSteps::HandlesNothing)
+}
+
 /// The failures among the steps of a group or an iteration that nothing in it handles any more, by number.
 pub fn unhandled_in_group(plan: &Plan, run: &Run, group: u32) -> Vec<u32> {
     unhandled_in(plan, run, Some(group))

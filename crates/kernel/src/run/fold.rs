@@ -7,7 +7,7 @@ use super::{
 use crate::event::{Callback, Event, Failure, Origin, Override, Response};
 use crate::expr::Seen;
 use crate::payload::Payload;
-use crate::plan::{Body, Node, Plan};
+use crate::plan::{Body, Node, OnError, Plan};
 use crate::planner::{self, Planner};
 use crate::planted_bugs::{self, Bug};
 use crate::status::{Outcome, RunStatus, StepStatus};
@@ -188,6 +188,7 @@ impl Run {
                 self.state.queued = None;
                 self.tell(|planner, _| planner.ended());
             }
+            Event::RunRetried { steps, around, expires_at, .. } => self.reopen(plan, steps, around, *expires_at)?,
             Event::Opened { step, node, parent, index } => self.open(plan, *step, *node, *parent, *index, at)?,
             Event::GroupStarted { step, seen } => {
                 self.record_seen(*step, seen);
@@ -477,10 +478,16 @@ impl Run {
     }
 
     /// Keeps the result of an iteration with its loop. Its steps leave the state, except those that failed and those
-    /// around them (M4).
+    /// around them (M4). All of them stay while a retry of the run may open the iteration again.
     fn fold_iteration(&mut self, plan: &Plan, step: u32, of: u32, index: u32) {
         let culprit = planner::unhandled_in(plan, self, Some(step)).first().copied();
         let state = self.step(step);
+        let goes_on = || self.node(plan, of).repeat().is_some_and(|repeat| repeat.body.on_error == OnError::Continue);
+        let can_be_reopened = match state.outcome() {
+            Some(Outcome::Cancelled) => true,
+            Some(Outcome::Failed | Outcome::TimedOut) => !goes_on(),
+            Some(Outcome::Ok | Outcome::Skipped) | None => false,
+        };
         let iteration = Iteration {
             status: state.status(),
             body: state.body().cloned(),
@@ -493,7 +500,7 @@ impl Run {
         if let Some(iterations) = &mut self.step_mut(of).iterations {
             iterations.settled.insert(index, iteration);
         }
-        if self.is_whole {
+        if self.is_whole || can_be_reopened {
             return;
         }
         let mut inside = self.descendants(step);
@@ -582,7 +589,7 @@ impl Run {
         self.tell(|planner, _| planner.ended());
     }
 
-    /// Moves a step that has not settled to another phase. No history reopens a step.
+    /// Moves a step that has not settled to another phase. Only `run.retried` reopens a step.
     fn enter_phase(&mut self, plan: &Plan, step: u32, phase: Phase, at: Timestamp) -> Result<(), LoadError> {
         if self.step(step).outcome().is_some() {
             return Err(LoadError::Damaged(format!("an event reopens step {step}, which has settled")));
@@ -679,9 +686,7 @@ impl Run {
                 None => {}
             }
         }
-        if !planted_bugs::is(Bug::UndoRepeated) {
-            index.undoable.retain(|(_, step)| !index.undos.contains_key(step));
-        }
+        index.undoable.retain(|(_, step)| !index.undos.contains_key(step));
         let called_off = self.state.called_off.iter().filter(|(_, attempt)| attempt.until < Timestamp::NEVER);
         index.timers.extend(called_off.map(|(step, attempt)| (attempt.until, *step)));
         self.index = index;

@@ -57,6 +57,10 @@ message! {
         /// Attempts that were called off and have not come to their end, by step. Only if a step can be undone: then
         /// the run learns whether they did something.
         25 since 2 => called_off: BTreeMap<u32, CalledOff>,
+        /// How often it went on after it had failed or timed out.
+        26 since 2 => retries: u32,
+        /// The event with which it last did.
+        27 since 2 => retried: u64,
         /// What ended waits that have left the state, by step.
         28 since 2 => answered: BTreeMap<u32, AnsweredWait>,
     }
@@ -192,6 +196,8 @@ message! {
         /// Of a step that can be undone: the event with which it succeeded, or with which it became clear that its
         /// outcome stays unknown.
         28 since 2 => done_with: u64,
+        /// How often it began again although it had succeeded, see [`Run::repeats`](super::Run::repeats).
+        29 since 2 => repeats: u32,
         /// An operator decided how it ends.
         30 since 2 => overridden: Option<Override>,
         /// It failed, and what handled that has left the state with its iteration.

@@ -5,7 +5,7 @@
 
 use crate::{check, every_event, given, golden, pair, seen, unhex};
 use bytes::Bytes;
-use kernel::advance::{ApprovalDecision, IncomingSignal, StepOverride};
+use kernel::advance::{Admission, ApprovalDecision, IncomingSignal, StepOverride};
 use kernel::event::{
     Because, EndAfterUndo, Event, Failure, Origin, Override, Parent, Record, Response, StepPlace, TriggerKind,
 };
@@ -151,6 +151,13 @@ fn events() -> Vec<Event> {
         Event::RunCompensating { end: Box::new(end()) },
         Event::Returned { step, attempt, response: Some(response()), failure: Some(failure()), digest: 9 },
         Event::Overridden { step, verb: Override::Result, actor: "ada".into(), reason: "stuck".into() },
+        Event::RunRetried {
+            actor: "ada".into(),
+            reason: "fixed".into(),
+            steps: vec![12, 13],
+            expires_at: AT,
+            around: vec![11, 10],
+        },
     ]
 }
 
@@ -275,6 +282,7 @@ fn state() -> State {
     asked.approval = Some(Box::new(approval));
     task.of_type = "mail.fr".into();
     (task.done_with, task.overridden, task.is_handled) = (44, Some(Override::Skip), true);
+    task.repeats = 2;
     (task.slot, task.key_slot, task.is_forced) = (3, 1, true);
     let open = Step { phase: Phase::Open {}, iterations: Some(Box::new(iterations)), ..Default::default() };
     let signal = Signal { number: 43, name: "paid".into(), body: Payload::json("7"), ..Default::default() };
@@ -302,6 +310,8 @@ fn state() -> State {
         compensating: Some(Box::new(end())),
         called_off: [(300, called_off())].into(),
         answered: [(7, answered())].into(),
+        retries: 2,
+        retried: 70,
         ..Default::default()
     }
 }
@@ -534,6 +544,13 @@ fn inputs() -> Vec<Input> {
                 reason: "stuck".into(),
             }),
         },
+        Input::Reopen {
+            from: Some(step),
+            allow_irreversible: true,
+            actor: "ada".into(),
+            reason: "fixed".into(),
+            admission: Admission::Open,
+        },
         Input::Decide { step: None, verdict: verdict(Decision::Approved) },
         Input::Continue { step: None, actor: String::new() },
         Input::ChildEnded { step, attempt, outcome: Box::default() },
@@ -564,12 +581,12 @@ fn m3_i41_inbox_rows_of_format_2_are_read() {
         ..Default::default()
     };
     let stored: Vec<StoredInput> = inputs().into_iter().map(|input| StoredInput::of(input).expect("stored")).collect();
-    stored[..9].iter().for_each(assert_full);
+    stored[..10].iter().for_each(assert_full);
     // Numbers 1 to 8 are of format 1.
     assert_every_variant("StoredInput", &stored, &[1, 2, 3, 4, 5, 6, 7, 8]);
     assert_every_field("StartChild", std::slice::from_ref(&start));
     assert_every_field("ChildOutcome", &[outcome()]);
-    let answers = [Answer::Full, Answer::Forbidden, Answer::Ambiguous];
+    let answers = [Answer::Full, Answer::Forbidden, Answer::Ambiguous, Answer::Unsafe, Answer::NoRoom];
     let kept = answers.map(|answer| StoredAnswer::of(answer, RunStatus::Cancelling, Timestamp(5)));
     let rows = Rows {
         inputs: stored.iter().map(StoredInput::seal).collect(),

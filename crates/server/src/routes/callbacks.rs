@@ -36,7 +36,9 @@ pub async fn receive(app: State, Path(token): Path<String>, body: Body) -> Answe
         | Judged::Later
         | Judged::Full
         | Judged::Forbidden
-        | Judged::Ambiguous => Err(Refusal::new(
+        | Judged::Ambiguous
+        | Judged::Unsafe
+        | Judged::NoRoom => Err(Refusal::new(
             Code::CallbackGone,
             "no step waits for this callback now: the wait timed out, was skipped or cancelled, or the run has ended",
         )),

@@ -9,13 +9,14 @@ use crate::views::history::{EVENTS_MAX, Moment};
 use crate::{Answer, App, Path, Refusal, State, body, views};
 use api::{
     AsOfView, CancelRequest, Code, EventView, ExplainView, GraphView, PauseRequest, ReplayRequest, ReplayVersion,
-    ReplayedView, RetryRequest, RunDiffView, RunStatusView, RunSummary, RunView, StepView, WaitSummaryView, rfc3339,
+    ReplayedView, RetryPlanView, RetryRequest, RunDiffView, RunRetryView, RunStatusView, RunSummary, RunView, StepView,
+    WaitSummaryView, rfc3339,
 };
 use axum::Json;
 use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use engine::services::{CancelRun, NOTIFIER, Reading, RunHistory, StoredEvent, type_id};
+use engine::services::{CancelRun, NOTIFIER, Reading, RetryPlan, RetryRun, RunHistory, StoredEvent, type_id};
 use engine::{Edition, Idempotency};
 use kernel::plan::Form;
 use kernel::{Answer as Judged, RunId, RunStatus, Span, WorkflowId};
@@ -137,10 +138,16 @@ pub fn routes() -> Vec<Route> {
             .may_take::<PauseRequest>()
             .answers::<RunStatusView>(200, "the run is paused, now or earlier")
             .refuses(&[Code::RunEnded]),
-        post("/api/v1/runs/{run}/retry", retry, "retry_run", "Start the next attempt of retrying steps now")
-            .may_take::<RetryRequest>()
-            .answers::<RunStatusView>(200, "the next attempts have started")
-            .refuses(&[Code::RunEnded, Code::HasParent, Code::NothingToRetry]),
+        post(
+            "/api/v1/runs/{run}/retry",
+            retry,
+            "retry_run",
+            "Go on with a failed run, or retry the steps of an open one now",
+        )
+        .may_take::<RetryRequest>()
+        .answers::<RunRetryView>(200, "the run goes on; with `dry_run`, which steps would run")
+        .refuses(&[Code::RunEnded, Code::NothingToRetry, Code::UnsafeRetry])
+        .refuses(&[Code::HasParent, Code::ConcurrencyLimit]),
         get(
             "/api/v1/workflows/{workflow}/runs",
             list_of_workflow,
@@ -422,27 +429,16 @@ pub async fn pause(app: State, Path(run): Path<String>, headers: HeaderMap, body
 
 pub async fn retry(app: State, Path(run): Path<String>, headers: HeaderMap, body: Body) -> Answer {
     let id = run_id(&run)?;
-    let RetryRequest { actor, step } = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
-    let [actor] = notes([("actor", actor)])?;
-    let reading = read(&app, &run).await?;
-    if let Some(parent) = reading.run.state.origin.parent.as_ref().filter(|_| reading.run.is_terminal())
-        && !parent.is_detached
-    {
-        let message = format!("the run has ended, and `{}` of {} has its result", parent.key, parent.run);
-        return Err(Refusal::new(Code::HasParent, message).hint("retry that step: it starts the next child"));
+    let request = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
+    let RetryRequest { actor, reason, step, from, allow_irreversible, dry_run } = request;
+    let [actor, reason] = notes([("actor", actor), ("reason", reason)])?;
+    let request = RetryRun { step, from, allow_irreversible, actor, reason };
+    if dry_run {
+        let RetryPlan { would_run, would_repeat } = app.engine.runs.plan_retry(app.org(), id, &request).await?;
+        return Ok(answer(200, RunRetryView::Planned(RetryPlanView { would_run, would_repeat })));
     }
-    let step = match step {
-        None => None,
-        Some(name) => Some(reading.run.find(&reading.version.plan, &name).ok_or_else(|| {
-            Refusal::new(Code::InvalidBody, format!("`{name}` is not a step of this run")).at("step")
-        })?),
-    };
-    let (judged, status) = app.engine.runs.retry_now(app.org(), id, step, actor).await?;
-    if judged == Judged::Unknown {
-        let refusal = Refusal::new(Code::NothingToRetry, "no step waits for its next attempt, or the run is paused");
-        return Err(refusal.hint("`GET /runs/{run}/explain` says what the run waits for"));
-    }
-    status_response(id, (judged, status))
+    let status = app.engine.runs.retry(app.org(), id, request).await?;
+    Ok(answer(200, RunRetryView::Retried(RunStatusView { id: id.to_string(), status: status.as_str().into() })))
 }
 
 fn status_response(run: RunId, (judged, status): (Judged, RunStatus)) -> Answer {

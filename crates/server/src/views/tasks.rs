@@ -76,7 +76,7 @@ pub fn claimed(task: ClaimedTask) -> ClaimedView {
         max_attempts: task.max_attempts,
         lease_until: rfc3339(task.until),
         lease_ms: task.lease.millis(),
-        idempotency_key: format!("{}:{}", task.run, task.step_key),
+        idempotency_key: kernel::run::idempotency_key(task.run, &task.step_key, task.repeats),
         run_id: task.run.to_string(),
         step: task.step_key,
         workflow: (!task.is_plain).then_some(task.workflow),

@@ -351,9 +351,9 @@ impl BatchColumns {
     }
 
     fn notifications(&mut self, writes: &[&RunWrite]) {
-        let mut left: NetChange<(OrgId, RunId, u32)> = NetChange::default();
+        let mut left: NetChange<(OrgId, RunId, u64)> = NetChange::default();
         for write in writes {
-            left.insert((0..write.notifications).map(|number| (write.org, write.run, number)));
+            left.insert(write.notifications.iter().map(|number| (write.org, write.run, *number)));
             let delivered = write.run_insert.as_ref().and_then(|run_insert| run_insert.notification);
             left.remove(delivered.map(|(of, number)| (write.org, of, number)));
         }
@@ -366,7 +366,7 @@ impl BatchColumns {
                 let columns = vec![
                     list(&rows, |row| org_of(row.0)),
                     list(&rows, |row| Id(row.1.0)),
-                    list(&rows, |row| i64::from(row.2)),
+                    list(&rows, |row| int(row.2)),
                 ];
                 self.add(text, columns);
             }

@@ -14,13 +14,16 @@ use crate::rows::{Erased, Erasure, RunRow};
 use kernel::{OrgId, Record, RunId, Timestamp};
 
 pub(super) async fn erase(session: &Session, erasure: &Erasure) -> Attempted<Erased> {
-    let Erasure { org, run, labels } = erasure;
+    let Erasure { org, run, seq, labels } = erasure;
     let row = match ended(session, *org, *run).await? {
         Ok(row) => row,
         Err(why) => return Ok(why),
     };
     let (owner, id) = (org_of(*org), Id(run.0));
     let newest = journal::last(session, *org, *run).await?;
+    if newest.as_ref().map_or(0, |(seq, _)| *seq) != *seq {
+        return Ok(Erased::Changed);
+    }
     if let Some(at) = row.wake_at {
         session.execute(sql!("timer_delete"), &[&at.0, &owner, &id]).await?;
     }
@@ -37,7 +40,7 @@ pub(super) async fn erase(session: &Session, erasure: &Erasure) -> Attempted<Era
     for table in tables {
         session.execute(table, &[&owner, &id]).await?;
     }
-    if let Some(record) = newest.and_then(|body| Record::open(&body).ok()) {
+    if let Some(record) = newest.and_then(|(_, body)| Record::open(&body).ok()) {
         let until = EscapedText(record.at.0.to_string());
         session.execute(sql!("postgres/setting_raise"), &[&ERASED_UNTIL, &until]).await?;
     }

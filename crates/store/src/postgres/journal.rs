@@ -287,8 +287,8 @@ pub(super) async fn active_runs(session: &Session) -> Attempted<Vec<(OrgId, RunI
     Ok(runs)
 }
 
-/// The last record of a run.
-pub(super) async fn last(session: &Session, owner: OrgId, run: RunId) -> Attempted<Option<Bytes>> {
+/// The last record of a run, and its number.
+pub(super) async fn last(session: &Session, owner: OrgId, run: RunId) -> Attempted<Option<(u64, Bytes)>> {
     let found = session.first(sql!("postgres/journal_last"), &[&org_of(owner), &Id(run.0)]).await?;
-    found.map(|row| blob(&row, 1)).transpose()
+    found.map(|row| Ok((seq(&row, 0)?, blob(&row, 1)?))).transpose()
 }

@@ -347,8 +347,8 @@ impl<'a> Attempt<'a> {
             super::inbox::insert(self.prepared(sql!("inbox_insert"))?, row)?;
             crash::point(Point::InboxSent);
         }
-        for number in 0..write.notifications {
-            self.execute(sql!("notification_insert"), params![org, run, number])?;
+        for number in &write.notifications {
+            self.execute(sql!("notification_insert"), params![org, run, int(*number)])?;
         }
         Ok(())
     }
@@ -371,7 +371,7 @@ impl<'a> Attempt<'a> {
             }
         }
         if let Some((of, number)) = run_insert.notification {
-            self.execute(sql!("notification_delete"), params![org, of.0, number])?;
+            self.execute(sql!("notification_delete"), params![org, of.0, int(number)])?;
         }
         Ok(())
     }

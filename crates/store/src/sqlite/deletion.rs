@@ -22,12 +22,15 @@ use rusqlite::{Connection, params};
 const ERASED_UNTIL: &str = "erased_until_us";
 
 pub(super) fn erase(connection: &Connection, erasure: &Erasure) -> std::result::Result<Erased, Failure> {
-    let Erasure { org, run, labels } = erasure;
+    let Erasure { org, run, seq, labels } = erasure;
     let key = (*org, *run);
     let (row, head) = match ended(connection, key)? {
         Ok(found) => found,
         Err(why) => return Ok(why),
     };
+    if head.seq != *seq {
+        return Ok(Erased::Changed);
+    }
     let (positions, newest) = journal::positions(connection, key, head).map_err(Failure::Other)?;
     let execute = |statement: &str, params: &[&dyn rusqlite::ToSql]| -> std::result::Result<(), Failure> {
         connection.prepare_cached(statement)?.execute(params)?;

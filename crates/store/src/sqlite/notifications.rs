@@ -1,6 +1,6 @@
 //! Notifications of the ends of runs that are not delivered yet.
 
-use super::columns::{limit, org, run_id, sql};
+use super::columns::{count, int, limit, org, run_id, sql};
 use super::errors::Failure;
 use super::lists::many;
 use crate::Result;
@@ -11,10 +11,10 @@ use rusqlite::{Connection, Row, params};
 pub(super) fn notifications(
     connection: &Connection,
     after: Option<NotificationKey>,
-    count: usize,
+    page: usize,
 ) -> Result<Vec<NotificationRow>> {
-    let (org, run, number) = after.map_or((0, [0; 16], -1), |(org, run, number)| (org.0, run.0, i64::from(number)));
-    many(connection, sql!("notifications"), params![org, run, number, limit(count)], notification_row)
+    let (org, run, number) = after.map_or((0, [0; 16], -1), |(org, run, number)| (org.0, run.0, int(number)));
+    many(connection, sql!("notifications"), params![org, run, number, limit(page)], notification_row)
 }
 
 pub(super) fn run_notifications(connection: &Connection, org: OrgId, run: RunId) -> Result<Vec<NotificationRow>> {
@@ -25,11 +25,11 @@ pub(super) fn record_notification_error(
     connection: &Connection,
     notification: &NotificationRow,
 ) -> std::result::Result<(), Failure> {
-    let row = params![notification.error, notification.org.0, notification.run.0, notification.number];
+    let row = params![notification.error, notification.org.0, notification.run.0, int(notification.number)];
     connection.prepare_cached(sql!("notification_error"))?.execute(row)?;
     Ok(())
 }
 
 fn notification_row(row: &Row<'_>) -> rusqlite::Result<NotificationRow> {
-    Ok(NotificationRow { org: org(row, 0)?, run: run_id(row, 1)?, number: row.get(2)?, error: row.get(3)? })
+    Ok(NotificationRow { org: org(row, 0)?, run: run_id(row, 1)?, number: count(row, 2)?, error: row.get(3)? })
 }

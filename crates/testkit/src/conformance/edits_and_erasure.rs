@@ -25,6 +25,7 @@ cases![
     a_name_is_free_once_its_workflow_is_deleted,
     erasing_a_finished_run_removes_all_its_data,
     an_open_run_is_not_erased,
+    a_run_is_erased_only_as_it_was_read,
     an_erased_run_keeps_its_key_and_journal_positions,
     a_page_of_history_begins_after_a_record,
     a_stretch_has_the_records_after_a_position,
@@ -230,8 +231,9 @@ async fn a_name_is_free_once_its_workflow_is_deleted(store: Arc<dyn Store>) {
     assert!(matches!(store.create_workflow(&new_workflow(1, "x", "x")).await, Err(store::Error::Refused(_))));
 }
 
+/// Deletes a run as it was after its second record.
 fn erasure(run: RunId) -> Erasure {
-    Erasure { org: ORG, run, labels: vec![("k".into(), "v".into())] }
+    Erasure { org: ORG, run, seq: 2, labels: vec![("k".into(), "v".into())] }
 }
 
 /// Creates a run with every kind of row that a run can have.
@@ -273,18 +275,32 @@ async fn an_open_run_is_not_erased(store: Arc<dyn Store>) {
         assert_eq!(store.erase(&erasure(run(n))).await, Ok(expected), "{status}");
         assert_eq!(store.run(ORG, run(n)).await.unwrap().is_some(), !status.is_terminal());
     }
-    commit(&store, [start(run(90)), RunWrite { notifications: 1, ..turn(run(90), 1, RunStatus::Failed) }]).await;
+    commit(&store, [start(run(90)), RunWrite { notifications: vec![0], ..turn(run(90), 1, RunStatus::Failed) }]).await;
     assert_eq!(store.erase(&erasure(run(90))).await, Ok(Erased::NotificationsPending));
     let notification_run = born(start(run(91)), RunInsert { notification: Some((run(90), 0)), ..Default::default() });
     assert_eq!(commit(&store, [notification_run]).await, [Committed]);
     assert_eq!(store.erase(&erasure(run(90))).await, Ok(Erased::Done));
 }
 
+/// M30: a run that went on after it was read, and ended again, is another one.
+async fn a_run_is_erased_only_as_it_was_read(store: Arc<dyn Store>) {
+    let number = (7 << 16) + 1;
+    commit(&store, [start(run(1)), RunWrite { notifications: vec![number], ..turn(run(1), 1, RunStatus::Failed) }])
+        .await;
+    let sender = born(start(run(2)), RunInsert { notification: Some((run(1), number)), ..Default::default() });
+    commit(&store, [sender, turn(run(1), 2, RunStatus::Running)]).await;
+    assert_eq!(store.erase(&erasure(run(1))).await, Ok(Erased::NotEnded));
+    commit(&store, [turn(run(1), 3, RunStatus::Failed)]).await;
+    assert_eq!(store.erase(&erasure(run(1))).await, Ok(Erased::Changed));
+    assert!(store.load(ORG, run(1)).await.unwrap().is_some());
+    assert_eq!(store.erase(&Erasure { seq: 4, ..erasure(run(1)) }).await, Ok(Erased::Done));
+}
+
 async fn an_erased_run_keeps_its_key_and_journal_positions(store: Arc<dyn Store>) {
     create_full_run(&store).await;
     let late = RunWrite { record: record(run(1), 3, at(2_000)), ..append(run(1), 2) };
     commit(&store, [late]).await;
-    store.erase(&erasure(run(1))).await.unwrap();
+    assert_eq!(store.erase(&Erasure { seq: 3, ..erasure(run(1)) }).await, Ok(Erased::Done));
     assert_eq!(store.high_water().await, Ok(Some(at(2_000))), "high water does not go back");
     let taken = KeyTaken { run: run(1), fingerprint: [1; 32] };
     assert_eq!(commit(&store, [keyed(5, "a", 1), append(run(2), 2)]).await, [taken, Committed]);

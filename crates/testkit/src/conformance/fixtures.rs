@@ -88,7 +88,7 @@ pub fn append_in(org: OrgId, id: RunId, after: u64) -> RunWrite {
         payloads: Vec::new(),
         ready: ReadyChange::default(),
         limit_slots: LimitSlotChange::default(),
-        notifications: 0,
+        notifications: Vec::new(),
         tokens: Vec::new(),
         waits: WaitChange::default(),
         consumed: Vec::new(),

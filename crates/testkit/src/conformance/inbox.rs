@@ -136,7 +136,7 @@ async fn only_old_answers_are_deleted(store: Arc<dyn Store>) {
 
 async fn a_run_with_an_unconsumed_row_is_not_erased(store: Arc<dyn Store>) {
     commit(&store, [start(run(1)), turn(run(1), 1, RunStatus::Completed)]).await;
-    let erasure = store::Erasure { org: ORG, run: run(1), labels: Vec::new() };
+    let erasure = store::Erasure { org: ORG, run: run(1), seq: 3, labels: Vec::new() };
     store.put_inbox(&[inbox_row(ORG, run(1), 1), inbox_row(OTHER_ORG, run(1), 1)]).await.unwrap();
     assert_eq!(store.erase(&erasure).await, Ok(Erased::InboxPending));
     assert_eq!(store.hide(ORG, run(1), at(1)).await, Ok(Erased::InboxPending));

@@ -116,7 +116,10 @@ impl RandomOperations {
             23 | 24 => {
                 // Names everything that any run may have. Only the rows of this run must be removed.
                 let labels = KEYS.iter().flat_map(|key| ["x", "y"].map(|value| ((*key).to_owned(), value.to_owned())));
-                let erasure = Erasure { org, run: id, labels: labels.collect() };
+                // Sometimes the run has changed since it was read.
+                let behind = u64::from(self.rng.one_in(6));
+                let seq = look_up(&subjects[0].store, org, id).await.seq.saturating_sub(behind);
+                let erasure = Erasure { org, run: id, seq, labels: labels.collect() };
                 if self.agreed(subjects, "erase", |store| store.erase(&erasure)).await == Ok(Erased::Done) {
                     self.erased.insert((org, id));
                 }
@@ -197,7 +200,7 @@ impl RandomOperations {
         self.same(subjects, "gated", |store| store.grouped_runs()).await;
         self.same(subjects, "workflow_pauses", |store| store.workflow_pauses()).await;
         self.same(subjects, "notices", |store| store.notifications(None, 100)).await;
-        let after = self.rng.one_in(2).then(|| (ORG, run(self.rng.below(RUNS)), self.rng.below(2) as u32));
+        let after = self.rng.one_in(2).then(|| (ORG, run(self.rng.below(RUNS)), self.rng.below(2)));
         self.same(subjects, "notices", |store| store.notifications(after, 3)).await;
         self.same(subjects, "inbox", |store| store.inbox(InboxKind::Input, None, 100)).await;
         self.same(subjects, "key queues", |store| store.key_queues(None, 100)).await;
@@ -425,7 +428,7 @@ impl RandomOperations {
             payloads: self.payloads(),
             ready,
             limit_slots: self.limit_slots(org, run, &known.limit_slots),
-            notifications: if self.rng.one_in(5) { self.rng.below(3) as u32 } else { 0 },
+            notifications: if self.rng.one_in(5) { (0..self.rng.below(3)).collect() } else { Vec::new() },
             run_insert: if after == 0 { Some(Box::new(self.run_insert(org, run))) } else { None },
             tokens: if after == 0 { self.tokens(org, run) } else { Vec::new() },
             ..append_in(org, run, after)
@@ -453,7 +456,7 @@ impl RandomOperations {
             true => self.same(subjects, "pause_workflow", |store| store.pause_workflow(&pause)).await,
             false => self.same(subjects, "resume_workflow", |store| store.resume_workflow(org, workflow)).await,
         }
-        let notification = NotificationRow { org, run: id, number: self.rng.below(2) as u32, error: words.1 };
+        let notification = NotificationRow { org, run: id, number: self.rng.below(2), error: words.1 };
         self.same(subjects, "note_notice", |store| store.record_notification_error(&notification)).await;
         self.same(subjects, "notices_of", |store| store.run_notifications(org, id)).await;
         self.same(subjects, "workflow_pause", |store| store.workflow_pause(org, workflow)).await;
@@ -565,7 +568,7 @@ impl RandomOperations {
     fn run_insert(&mut self, org: OrgId, run: RunId) -> RunInsert {
         let idempotency = self.rng.one_in(3).then(|| key(self.rng.pick(&KEYS), self.rng.below(9) as u8));
         let labels = (0..self.rng.below(3)).map(|_| self.label()).collect();
-        let notification = self.rng.one_in(4).then(|| (self.any_run().1, self.rng.below(2) as u32));
+        let notification = self.rng.one_in(4).then(|| (self.any_run().1, self.rng.below(2)));
         let of = self.rng.below(TRIGGERS);
         let line = self.rng.one_in(3).then(|| self.delivery(org, of));
         let delivery = line.map(|line| DeliveryRow { run: Some(run), ..line });

@@ -266,7 +266,7 @@ async fn a_hidden_run_is_not_found(store: Arc<dyn Store>) {
     let late = RunWrite { record: record(run(1), 3, at(2_000)), ..append(run(1), 2) };
     assert_eq!(commit(&store, [late]).await, [Committed]);
     assert_eq!(store.high_water().await, Ok(Some(at(2_000))));
-    let erasure = Erasure { org: ORG, run: run(1), labels: vec![("k".into(), "v".into())] };
+    let erasure = Erasure { org: ORG, run: run(1), seq: 3, labels: vec![("k".into(), "v".into())] };
     assert_eq!(store.erase(&erasure).await, Ok(Erased::Done), "a hidden run can be erased");
 }
 
@@ -278,7 +278,7 @@ async fn only_a_finished_run_can_be_hidden(store: Arc<dyn Store>) {
         assert_eq!(store.hide(ORG, run(n), at(9)).await, Ok(expected), "{status}");
         assert_eq!(store.run(ORG, run(n)).await.unwrap().is_some(), !status.is_terminal());
     }
-    commit(&store, [start(run(90)), RunWrite { notifications: 1, ..turn(run(90), 1, RunStatus::Failed) }]).await;
+    commit(&store, [start(run(90)), RunWrite { notifications: vec![0], ..turn(run(90), 1, RunStatus::Failed) }]).await;
     assert_eq!(store.hide(ORG, run(90), at(9)).await, Ok(Erased::NotificationsPending));
     let hidden = RunRow { deleted_at: Some(at(5)), ..row(ORG, run(91), RunStatus::Completed) };
     commit(&store, [RunWrite { row: Some(hidden), ..start(run(91)) }]).await;

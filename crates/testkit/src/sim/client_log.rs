@@ -84,7 +84,7 @@ pub enum ClientRequest {
     Notify {
         run: RunId,
         of: RunId,
-        number: u32,
+        number: u64,
     },
     /// A process starts the run that a step of another run asks for.
     StartChild {

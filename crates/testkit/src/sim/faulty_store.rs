@@ -91,7 +91,7 @@ impl World {
             payloads: Vec::new(),
             ready: store::ReadyChange::default(),
             limit_slots: store::LimitSlotChange::default(),
-            notifications: 0,
+            notifications: Vec::new(),
             tokens: Vec::new(),
             waits: store::WaitChange::default(),
             consumed: Vec::new(),

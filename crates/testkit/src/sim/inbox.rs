@@ -250,7 +250,8 @@ impl World {
         let nodes = &self.processes[process].nodes;
         let is_due = |run: &RunId| nodes.is_mine(*run) && has_expired(run, &self.store);
         for run in self.checker.ended().filter(is_due).collect::<Vec<_>>() {
-            let erased = ready(self.store.erase(&Erasure { org: OrgId::DEFAULT, run, labels: Vec::new() }));
+            let seq = self.store.stored_run(OrgId::DEFAULT, run).map_or(0, |stored| stored.records.len() as u64);
+            let erased = ready(self.store.erase(&Erasure { org: OrgId::DEFAULT, run, seq, labels: Vec::new() }));
             self.note(format!("process {process} deletes {run}: {erased:?}"));
             match erased {
                 Ok(Erased::Done) => {
@@ -261,7 +262,7 @@ impl World {
                 Ok(Erased::NotificationsPending) => {
                     self.trace.mark("a run was kept because of its notifications", true);
                 }
-                Ok(Erased::NotFound | Erased::NotEnded) | Err(Error::Unavailable(_)) => {}
+                Ok(Erased::NotFound | Erased::NotEnded | Erased::Changed) | Err(Error::Unavailable(_)) => {}
                 Err(error) => return Err(format!("{run} cannot be deleted: {error}").into()),
             }
         }

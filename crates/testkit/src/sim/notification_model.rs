@@ -16,7 +16,7 @@ use super::violation::{CheckResult, Violation, ViolationKind, require};
 use super::world::{SimEvent, World, ready};
 use engine::mailbox::Command;
 use engine::services::RETRY_EVERY;
-use kernel::advance::notifications;
+use kernel::advance::{NotificationNumber, notifications};
 use kernel::{OrgId, RunId};
 use std::collections::BTreeMap;
 use store::prelude::*;
@@ -26,7 +26,7 @@ use store::{MemoryStore, NotificationRow};
 const PAGE: usize = 1_000;
 
 /// Identifies a notification: the run that ended, and a number.
-pub type NotificationId = (RunId, u32);
+pub type NotificationId = (RunId, u64);
 
 #[derive(Default)]
 pub struct NotificationModel {
@@ -52,11 +52,14 @@ impl NotificationModel {
 
     /// A run has ended and must send `count` notifications.
     pub fn run_ended(&mut self, run: RunId, count: u32, store: &MemoryStore) -> CheckResult {
-        for number in 0..count {
-            self.expected.entry((run, number)).or_default();
-        }
         let rows = rows(store, run);
-        let is_written = rows.iter().copied().eq(0..count);
+        for number in &rows {
+            self.expected.entry((run, *number)).or_default();
+        }
+        let numbers = rows.iter().map(|number| NotificationNumber::read(*number));
+        let is_of_end = |end: Option<u64>| numbers.clone().all(|number| number.end.is_some() && number.end == end);
+        let is_written = numbers.clone().map(|number| number.index).eq(0..u64::from(count))
+            && numbers.clone().next().is_none_or(|first| is_of_end(first.end));
         ViolationKind::Lost
             .unless(is_written, || format!("{run} has ended: {count} notifications expected, the rows are {rows:?}"))
     }
@@ -87,7 +90,7 @@ impl NotificationModel {
     }
 }
 
-fn rows(store: &MemoryStore, run: RunId) -> Vec<u32> {
+fn rows(store: &MemoryStore, run: RunId) -> Vec<u64> {
     let rows = ready(store.run_notifications(OrgId::DEFAULT, run)).expect("the memory store answers");
     rows.into_iter().map(|row| row.number).collect()
 }
@@ -104,7 +107,7 @@ impl World {
     }
 
     /// Tries to send a notification once. If that fails, its row remains for the next scan.
-    pub fn notify(&mut self, process: usize, run: RunId, number: u32) -> CheckResult {
+    pub fn notify(&mut self, process: usize, run: RunId, number: u64) -> CheckResult {
         if self.processes[process].is_draining {
             return Ok(());
         }
@@ -125,7 +128,7 @@ impl World {
         }
         let resumed = resumed.ok_or_else(|| format!("a notification about {run}, which does not exist"))?;
         let listed = notifications(&resumed.version.plan, &resumed.run);
-        let Some(notify) = listed.get(number as usize) else {
+        let Some(notify) = listed.get(NotificationNumber::read(number).index as usize) else {
             let message = format!("a notification about the end of {run}, which is {}", resumed.run.status());
             return Err(Violation { kind: ViolationKind::Early, message });
         };

@@ -74,7 +74,7 @@ pub enum ProcessEvent {
     /// The outbox sends one notification by starting a run.
     Notify {
         run: RunId,
-        number: u32,
+        number: u64,
     },
     /// Carries out a row of the inbox.
     Inbox(InboxEvent),
@@ -618,7 +618,7 @@ impl Shell<Ticket> for SimShell<'_> {
         }
     }
 
-    fn notify(&mut self, _org: OrgId, run: RunId, number: u32) {
+    fn notify(&mut self, _org: OrgId, run: RunId, number: u64) {
         self.world.push_soon(self.process, ProcessEvent::Notify { run, number });
     }
 

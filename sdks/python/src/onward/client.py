@@ -213,13 +213,32 @@ class Client(_Performer):
     @overload
     def retry(self, ref: Task[T]) -> Task[T]: ...
     @overload
-    def retry(self, ref: Run) -> Run: ...
+    def retry(
+        self,
+        ref: Run,
+        from_step: Optional[str] = None,
+        allow_irreversible: bool = False,
+        reason: Optional[str] = None,
+    ) -> Run: ...
     @overload
-    def retry(self, ref: str) -> Union[Task[Any], Run]: ...
-    def retry(self, ref: Ref) -> Any:
+    def retry(
+        self,
+        ref: str,
+        from_step: Optional[str] = None,
+        allow_irreversible: bool = False,
+        reason: Optional[str] = None,
+    ) -> Union[Task[Any], Run]: ...
+    def retry(
+        self,
+        ref: Ref,
+        from_step: Optional[str] = None,
+        allow_irreversible: bool = False,
+        reason: Optional[str] = None,
+    ) -> Any:
         """Makes the next attempt of a task due now. Releases a failed task: returns a new task with the same content, the same
-        one on every repeat. For a run, retries the steps that wait for their backoff."""
-        return self._perform(calls.tasks.retry(ref))
+        one on every repeat. A run that failed or timed out goes on, with `from_step` from an earlier step; one that is open
+        retries the steps that wait for their backoff."""
+        return self._perform(calls.tasks.retry(ref, from_step, allow_irreversible, reason))
 
     events = iterates(calls.tasks.events)
     explain = performs(calls.tasks.explain)

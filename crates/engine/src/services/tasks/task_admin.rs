@@ -253,6 +253,7 @@ impl Tasks {
             Erased::Done => Ok(()),
             Erased::NotFound => Err(Error::NotFound("task")),
             Erased::NotEnded => Err(Error::RunOpen("the task is still open".into())),
+            Erased::Changed => Err(Error::RunOpen("the task has changed meanwhile".into())),
             Erased::NotificationsPending => {
                 Err(Error::RunOpen("a notification of the task's end is not delivered yet".into()))
             }

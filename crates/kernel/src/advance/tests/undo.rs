@@ -4,7 +4,7 @@ use super::*;
 use crate::run::UNDO_NAME;
 
 /// A plan whose steps `names` can be undone by workers, or by requests if the name ends in `!`.
-fn undoable(groups: &[(&str, &str)], names: &str) -> Plan {
+pub(super) fn undoable(groups: &[(&str, &str)], names: &str) -> Plan {
     let mut layout = nested_plan(groups).layout().clone();
     for name in names.split_whitespace() {
         let (name, is_http) = name.strip_suffix('!').map_or((name, false), |name| (name, true));

@@ -7,7 +7,7 @@
 
 use super::super::batch_columns;
 use super::super::columns::{
-    Attempted, Id, blob, get, hash, named, number, org, run_id, run_row, seq, sql, text, time,
+    Attempted, Id, blob, count, get, hash, named, number, org, run_id, run_row, seq, sql, text, time,
 };
 use super::super::errors::Failure;
 use super::cursor::{Cursor, Key, Owners, decoded, fetch, key};
@@ -54,7 +54,7 @@ fn runs(inspection: &PostgresInspection, pending: &mut Pending, each: &mut dyn F
         waits: "waits", "inspect_waits", wait;
         open_waits: "open_waits", "inspect_open_waits", open_wait;
         ready: "ready", "inspect_ready", ready_row;
-        notifications: "notices", "inspect_notifications", |row| Ok(number(row, 2)? as u32);
+        notifications: "notices", "inspect_notifications", |row| count(row, 2);
         payloads: "payloads", "inspect_payloads", payload;
         labels: "labels", "inspect_labels", |row| Ok((text(row, 2)?, text(row, 3)?));
         keys: "idempotency", "inspect_run_keys", |row| Ok((text(row, 2)?, text(row, 3)?));

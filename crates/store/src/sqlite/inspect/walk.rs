@@ -52,7 +52,7 @@ fn runs(
         waits: "waits", "inspect_waits", wait;
         open_waits: "open_waits", "inspect_open_waits", open_wait;
         ready: "ready", "inspect_ready", ready_row;
-        notifications: "notices", "inspect_notifications", |row| row.get(2);
+        notifications: "notices", "inspect_notifications", |row| count(row, 2);
         payloads: "payloads", "inspect_payloads", |row| Ok((row.get(2)?, count(row, 3)?));
         labels: "labels", "inspect_labels", |row| Ok((row.get(2)?, row.get(3)?));
         keys: "idempotency", "inspect_run_keys", |row| Ok((row.get(2)?, row.get(3)?));

@@ -117,10 +117,17 @@ def cancel(ref: Ref, reason: Optional[str] = None, compensate: bool = False) -> 
     return (yield from get(ref))
 
 
-def retry(ref: Ref) -> Steps[Any]:
+def retry(
+    ref: Ref,
+    from_step: Optional[str] = None,
+    allow_irreversible: bool = False,
+    reason: Optional[str] = None,
+) -> Steps[Any]:
     """Makes the next attempt of a task due now. Releases a failed task: returns a new task with the same content, the same
-    one on every repeat. For a run, retries the steps that wait for their backoff."""
-    data = (yield from send("POST", f"{path_of(ref)}/retry", {})).data
+    one on every repeat. A run that failed or timed out goes on, with `from_step` from an earlier step; one that is open
+    retries the steps that wait for their backoff."""
+    options = {"from": from_step, "allow_irreversible": allow_irreversible or None, "reason": reason}
+    data = (yield from send("POST", f"{path_of(ref)}/retry", given(**options))).data
     fresh = data.get("task_id") if isinstance(data, dict) else None
     if not fresh:
         return (yield from get(ref))
