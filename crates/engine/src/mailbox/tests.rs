@@ -667,7 +667,7 @@ fn a_row_is_not_consumed_because_of_an_old_copy_in_memory() {
 }
 
 #[test]
-fn tasks_that_nobody_may_claim_do_not_keep_the_loop_busy() {
+fn tasks_that_may_not_be_claimed_do_not_keep_the_loop_busy() {
     for stop in [Command::Suspend(true), Command::Drain] {
         let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new())).sharing();
         mailbox.accept(stop);

@@ -248,7 +248,7 @@ fn has_irreversible(plan: &Plan, body: &GroupBody) -> bool {
 }
 
 impl AdvanceState<'_> {
-    /// Goes on with a run that failed or timed out. `Repeated` for one that is open: whoever asked looks again.
+    /// Goes on with a run that failed or timed out. `Repeated` for one that is open: the caller looks again.
     pub(super) fn reopen(
         &mut self,
         from: Option<u32>,
