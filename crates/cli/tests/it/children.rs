@@ -102,7 +102,7 @@ fn m18_a_child_that_fails_fails_the_step_and_a_retry_starts_the_next_child() {
     let child = server.run(&child_of(&view, "call"));
     assert_eq!(child["failed_steps"], json!(["work"]));
     let retry = |run: &Value| server.post(&format!("/api/v1/runs/{}/retry", run["id"].as_str().unwrap()), &json!({}));
-    assert_eq!((retry(&child).refusal(409), retry(&view).refusal(409)), ("has_parent".into(), "run_ended".into()));
+    assert_eq!(retry(&child).refusal(409), "has_parent");
 
     let view = server.play("call: { subworkflow: no-such-workflow }", &json!({}));
     let call = &view["tasks"]["call"];

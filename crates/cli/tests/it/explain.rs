@@ -368,7 +368,7 @@ fn an_edited_workflow_is_mentioned_and_a_failed_run_can_be_replayed_on_the_new_v
     assert_eq!(explanation["details"]["definition"], json!({ "version": 1, "current_version": 2 }));
     let says = "the run of `edited` (version 1; the current one is 2) is failed";
     assert_eq!(explanation["chain"][0]["summary"], says);
-    let latest = &explanation["next_actions"][1];
+    let latest = &explanation["next_actions"][2];
     assert_eq!(latest["action"], "replay_latest", "{explanation:#}");
     let replayed = server.post(latest["path"].as_str().expect("a path"), &latest["body"]).data(201);
     assert_eq!(server.finished(replayed["run_id"].as_str().expect("an id"))["status"], "completed");

@@ -122,20 +122,20 @@ fn steps() -> Vec<Situation> {
                 Advance("2s"),
             ],
             ("retry_exhausted", "a", "`a` failed 2 times, last: the server answered 503"),
-            "replay",
+            "retry",
         ),
         situation(
             "a step failed, and nothing handled it",
             [Define("name: refused\ntasks: { pay: { url: $UP/bad }, ship: { noop: {}, needs: [pay] } }"), Start("{}")],
             ("step_failed", "pay", "`pay` failed: the server answered 400 (127.0.0.1); no step handled it"),
-            "replay",
+            "retry",
         )
         .root("step pay"),
         situation(
             "a template cannot be filled in",
             [Define("name: hole\ntasks: { a: { url: $UP/ok, body: '{{trigger.body.nothing}}' } }"), Start("{}")],
             ("template_error", "a", "Failed to resolve {{trigger.body.nothing}}"),
-            "replay",
+            "retry",
         ),
         situation(
             "a step was skipped by its condition",
@@ -148,7 +148,7 @@ fn steps() -> Vec<Situation> {
             "a step was skipped because of another",
             [Define("name: chained\ntasks: { a: { url: $UP/bad }, b: { noop: {}, needs: [a] } }"), Start("{}")],
             ("skipped_by_needs", "b", "`a` is failed"),
-            "replay",
+            "retry",
         )
         .about("b"),
         situation(
@@ -384,7 +384,7 @@ fn tasks() -> Vec<Situation> {
                 Advance("2m"),
             ],
             ("step_failed", "task", "`task` is quarantined: 3 workers died or fell silent doing this"),
-            "replay",
+            "retry",
         ),
         situation(
             "a dead letter",
@@ -407,7 +407,7 @@ fn tasks() -> Vec<Situation> {
                 ),
             ],
             ("retry_exhausted", "task", "`task` failed 2 times, last: no such account"),
-            "replay",
+            "retry",
         ),
     ]
 }
@@ -445,14 +445,14 @@ fn nested() -> Vec<Situation> {
             "a group failed the run",
             [Define("name: lost-group\ntasks: { g: { group: { tasks: { bad: { url: $UP/bad } } } } }"), Start("{}")],
             ("step_failed", "g", "`g` failed"),
-            "replay",
+            "retry",
         )
         .root("step g/bad"),
         situation(
             "an iteration failed the run",
             [Define("name: lost-loop\ntasks: { l: { loop: { items: [1], tasks: { bad: { url: $UP/bad } } } } }"), Start("{}")],
             ("step_failed", "l", "iteration 0"),
-            "replay",
+            "retry",
         )
         .root("step l[0]/bad"),
         situation(
@@ -508,7 +508,7 @@ fn nested() -> Vec<Situation> {
                 Start("{}"),
             ],
             ("step_failed", "call", "`call` failed"),
-            "replay",
+            "retry",
         )
         .root("step work"),
     ]
@@ -531,7 +531,7 @@ fn ended() -> Vec<Situation> {
             "out of time",
             [Define("name: slow\nmax_duration: 1h\ntasks: { a: { sleep: 1d } }"), Start("{}"), Advance("2h")],
             ("expired", "", "when its time limit expired"),
-            "replay",
+            "retry",
         ),
         situation(
             "completed",
@@ -559,7 +559,7 @@ fn ended() -> Vec<Situation> {
                 Advance("2h"),
             ],
             ("step_timeout", "a", "`a` ran out of time"),
-            "replay",
+            "retry",
         ),
     ]
 }

@@ -256,7 +256,7 @@ impl AdvanceState<'_> {
         (actor, reason): (String, String),
         admission: Admission,
     ) -> Answer {
-        // An end in this same advance is not durable: nobody has seen it.
+        // An end in this same advance is not durable: no node has seen it.
         if !self.run.is_terminal() || self.events.iter().any(Event::is_end) {
             return Answer::Repeated;
         }

@@ -262,7 +262,7 @@ impl Driver {
         eventually("every run ends (I13)", || {
             load.answer_all(&server);
             load.tend_all(&server);
-            server.list("/api/v1/runs?status=pending,running,waiting,cancelling").is_empty().then_some(())
+            server.list("/api/v1/runs?status=pending,running,waiting,compensating,cancelling").is_empty().then_some(())
         });
         assert!(server.list("/api/v1/runs").iter().all(is_terminal));
         // Restarted once more, so that the check reads only what is on disk.

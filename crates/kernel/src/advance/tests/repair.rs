@@ -72,7 +72,7 @@ fn m28_what_was_skipped_for_another_reason_stays_skipped() {
 #[test]
 fn m28_only_failed_and_timed_out_runs_go_on() {
     let mut story = Story::of("a; b: a");
-    assert_eq!(story.retry(None), Answer::Repeated, "it is open: whoever asks looks again");
+    assert_eq!(story.retry(None), Answer::Repeated, "it is open: the caller who asks looks again");
     story.answers("a=200 b=200");
     assert_eq!(story.retry(None), Answer::Ended(RunStatus::Completed));
     let mut story = Story::of("a");
