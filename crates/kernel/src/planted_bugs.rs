@@ -76,6 +76,8 @@ names! {
         ChildEndLost = 34 "child_end_lost",
         /// A run is deleted by its status alone, although it still owes another run a message.
         ErasedUnderRows = 35 "erased_under_rows",
+        /// A run that has a parent itself does not close its children, so a cancel does not reach its grandchildren.
+        GrandchildMissed = 36 "grandchild_missed",
     }
 }
 
