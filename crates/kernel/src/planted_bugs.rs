@@ -76,6 +76,12 @@ names! {
         ChildEndLost = 34 "child_end_lost",
         /// A run is deleted by its status alone, although it still owes another run a message.
         ErasedUnderRows = 35 "erased_under_rows",
+        /// A run that has a parent itself does not close its children, so a cancel does not reach its grandchildren.
+        GrandchildMissed = 36 "grandchild_missed",
+        /// A run that is read again gets the current version of its workflow instead of its own.
+        VersionNotPinned = 37 "version_not_pinned",
+        /// The next fire time of a schedule is computed from now, so what came due meanwhile is skipped.
+        NextFireTimeFromNow = 38 "next_fire_time_from_now",
     }
 }
 

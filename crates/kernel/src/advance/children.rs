@@ -287,6 +287,9 @@ impl AdvanceState<'_> {
     }
 
     pub(super) fn close_child(&mut self, child: RunId) {
+        if planted_bugs::is(Bug::GrandchildMissed) && self.run.state.origin.parent.is_some() {
+            return;
+        }
         let parent = self.context.run;
         self.give(
             child,

@@ -11,6 +11,7 @@ use super::family_model::FamilyModel;
 use super::lease_model::{self, LeaseChange, LeaseModel};
 use super::notification_model::NotificationModel;
 use super::run_model::RunModel;
+use super::schedules::ScheduleModel;
 use super::shared_store::NodeTable;
 use super::trace::Marks;
 use super::trigger::Trigger;
@@ -28,7 +29,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use store::memory::MemoryRun;
-use store::{MemoryStore, ReadyRow};
+use store::{MemoryStore, ReadyRow, RunRow};
 
 /// One version of a workflow, as the simulator and the engine know it.
 #[derive(Clone)]
@@ -49,6 +50,7 @@ pub struct Checker {
     /// The nodes of a shared store.
     pub nodes: NodeTable,
     pub families: FamilyModel,
+    pub schedules: ScheduleModel,
     /// Lease changes in the batch that is being checked.
     lease_changes: Vec<LeaseChange>,
     /// Concurrency events in the batch that is being checked.
@@ -64,7 +66,10 @@ pub struct Checker {
 }
 
 struct TrackedRun {
+    /// The version that it is pinned to; before it exists, the one that was found last.
     definition: KnownVersion,
+    /// The versions that processes found for requests to start it.
+    found: Vec<KnownVersion>,
     model: RunModel,
     trigger: Trigger,
     /// The start request has a notification URL.
@@ -107,12 +112,11 @@ impl Checker {
 
     /// Registers a run before it is requested.
     pub fn expect_run(&mut self, run: RunId, definition: KnownVersion, trigger: Trigger, has_listener: bool) {
-        if let Some(limit) = definition.workflow.concurrency {
-            self.concurrency.expect_run(run, definition.version.workflow, trigger.group, limit);
-        }
+        self.concurrency.expect_run(run, definition.version.workflow, trigger.group, definition.workflow.concurrency);
         let model = RunModel::new(definition.workflow.clone(), trigger.clone(), self.is_shared);
         let tracked = TrackedRun {
             definition,
+            found: Vec::new(),
             model,
             trigger,
             has_listener,
@@ -133,6 +137,17 @@ impl Checker {
             current_lease: BTreeMap::new(),
         };
         self.runs.insert(run, tracked);
+    }
+
+    /// A process found this version for a request to start the run.
+    pub fn version_found(&mut self, run: RunId, found: KnownVersion) {
+        let Some(tracked) = self.runs.get_mut(&run) else { return };
+        if tracked.run.is_none() {
+            let (workflow, limit) = (found.version.workflow, found.workflow.concurrency);
+            self.concurrency.expect_run(run, workflow, tracked.trigger.group, limit);
+            tracked.pin(found.clone(), self.is_shared);
+        }
+        tracked.found.push(found);
     }
 
     /// Do several nodes share the store?
@@ -203,6 +218,18 @@ impl Checker {
         self.runs.get(&run)?.model.kind(step)
     }
 
+    /// The steps of a run that wait for something from outside, have done so or may do so, inner ones included.
+    pub fn waits(&self, run: RunId) -> Vec<(u32, StepKind)> {
+        let Some(tracked) = self.runs.get(&run) else { return Vec::new() };
+        let kinds = (0..tracked.model.opened()).filter_map(|step| Some((step, tracked.model.kind(step)?)));
+        kinds.filter(|(_, kind)| kind.waits_for_client()).collect()
+    }
+
+    /// Is the step inside of a group, a loop or an iteration?
+    pub fn is_inner(&self, run: RunId, step: u32) -> bool {
+        self.runs.get(&run).is_some_and(|tracked| tracked.model.is_inner(step))
+    }
+
     /// The steps of a run that wait for something from outside.
     pub fn open_waits(&self, run: RunId) -> Vec<(u32, StepKind)> {
         let Some(tracked) = self.runs.get(&run) else { return Vec::new() };
@@ -264,6 +291,12 @@ impl Checker {
             nodes: &self.nodes,
             families: &mut self.families,
         };
+        if tracked.run.is_none() {
+            tracked.pin_to_created(stored, self.is_shared)?;
+            let KnownVersion { workflow, version } = &tracked.definition;
+            let limit = workflow.concurrency;
+            self.concurrency.expect_run(stored.row.id, version.workflow, tracked.trigger.group, limit);
+        }
         tracked.read_new_records(stored, writer, self.has_one_clock, observations)?;
         if tracked.needs_upgrade {
             self.leases.forget_run(stored.row.id);
@@ -304,10 +337,11 @@ impl Checker {
         let is_creation = |event: &ConcurrencyEvent| {
             matches!(event, ConcurrencyEvent::Entered | ConcurrencyEvent::Queued | ConcurrencyEvent::Refused)
         };
-        concurrency_events
-            .iter()
-            .filter(|(_, event)| is_creation(event))
-            .try_for_each(|(run, _)| self.notifications.run_created(*run, store))
+        for (run, _) in concurrency_events.iter().filter(|(_, event)| is_creation(event)) {
+            self.notifications.run_created(*run, store)?;
+            self.schedules.run_created(*run)?;
+        }
+        Ok(())
     }
 
     /// Process `holder` gives work to an executor. Another process may have settled the step since the intent
@@ -369,6 +403,38 @@ struct Observations<'a> {
 }
 
 impl TrackedRun {
+    fn pin(&mut self, definition: KnownVersion, is_shared: bool) {
+        self.model = RunModel::new(definition.workflow.clone(), self.trigger.clone(), is_shared);
+        self.definition = definition;
+    }
+
+    /// The run exists from now on. Several requests may have asked for it, and its workflow may have been edited in
+    /// between: its first record says which of them has created it.
+    fn pin_to_created(&mut self, stored: &MemoryRun, is_shared: bool) -> CheckResult {
+        let first = stored.records.first().ok_or("the run has no records")?;
+        let record = Record::open(first).map_err(|e| format!("a record cannot be read: {e}"))?;
+        let Some(Event::Created { origin }) = record.events.first() else { return Ok(()) };
+        let found = self.found.iter().find(|known| known.version.hash[..] == origin.hash[..]).cloned();
+        let found = found.ok_or_else(|| {
+            format!("the run got version {} of {}, which no request found", origin.version, origin.workflow_name)
+        })?;
+        self.pin(found, is_shared);
+        let version = &self.definition.version;
+        let is_same = (origin.workflow, origin.version, origin.lowering, &origin.workflow_name)
+            == (version.workflow, version.number, version.lowering, &version.name);
+        require(is_same, || {
+            format!("the run says that it is of version {} of {}", origin.version, origin.workflow_name)
+        })
+    }
+
+    /// I30: the row names the version that the run got, whatever became of the workflow.
+    fn check_version(&self, row: &RunRow) -> CheckResult {
+        let version = &self.definition.version;
+        let is_same = (row.workflow, row.version, row.hash, row.lowering, &row.workflow_name)
+            == (version.workflow, version.number, version.hash, version.lowering, &version.name);
+        require(is_same, || format!("the run got version {}, its row says {row:?}", version.number))
+    }
+
     /// Reads and checks the records that are new.
     fn read_new_records(
         &mut self,
@@ -563,6 +629,7 @@ impl TrackedRun {
         let tidied = (self.definition.workflow.groups.len() > 1).then(|| run.tidied(plan));
         let run = tidied.as_ref().unwrap_or(run);
         let (row, status) = (&stored.row, run.status());
+        self.check_version(row)?;
         require(row.status == status, || format!("the row has status {}, the records say {status}", row.status))?;
         require(row.finished_at == run.state.finished_at, || {
             "the row and the records have different finish times".into()

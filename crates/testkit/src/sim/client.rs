@@ -1,12 +1,15 @@
 //! Simulated clients. They start runs, send callbacks (too early, too late, twice, with other bytes), cancel,
 //! watch, pause and resume. A client that gets no answer tries again with the same idempotency key.
 
+use super::checker::KnownVersion;
 use super::client_log::{ClientLog, ClientRequest};
 use super::random::Random;
 use super::trigger::Trigger;
+use super::violation::CheckResult;
 use super::workflow_generator::StepKind;
 use super::world::{NOTIFIER, SimEvent, World, ready};
 use bytes::Bytes;
+use engine::catalog::Resolved;
 use engine::concurrency_groups;
 use engine::mailbox::{Command, StartRun};
 use engine::services::idempotency;
@@ -27,9 +30,26 @@ const AIM_AHEAD_MAX: Span = Span::from_secs(600);
 
 /// A client request in the event heap.
 pub struct PlannedRequest {
-    request: ClientRequest,
+    request: Planned,
     /// The body of the trigger or of the callback.
     body: Bytes,
+}
+
+enum Planned {
+    Request(ClientRequest),
+    /// Answers one of the steps of the run that wait, which is chosen when the request is sent. Steps inside of groups
+    /// and iterations are not known earlier.
+    Answer {
+        run: RunId,
+        choice: u64,
+        number: u64,
+    },
+}
+
+impl PlannedRequest {
+    fn new(request: ClientRequest) -> PlannedRequest {
+        PlannedRequest { request: Planned::Request(request), body: Bytes::new() }
+    }
 }
 
 /// Draws all requests that clients send before `until`.
@@ -37,34 +57,32 @@ pub fn draw_requests(world: &mut World, runs_max: u64, until: Timestamp) -> Vec<
     let mut random = world.workload_random.clone();
     let mut requests = Vec::new();
     let length = until.since(world.now).0;
-    let definitions = world.definitions.iter().filter(|d| d.version.name != NOTIFIER).count() as u64;
+    let versions = world.catalog.versions().iter().filter(|known| known.version.name != NOTIFIER);
+    let versions: Vec<KnownVersion> = versions.cloned().collect();
     for n in 0..random.between(1, runs_max) {
         let at = world.now.after(Span(random.below(length * 2 / 3)));
-        let definition = random.below(definitions) as usize;
+        let KnownVersion { workflow, version } = &versions[random.below(versions.len() as u64) as usize];
         // Requests for different workflows often have the same key.
         let key = random.chance(300).then_some(n as u32 / 3);
         let group = world.limits_random.below(2);
         let has_listener = world.faults.has_notifications && world.limits_random.chance(400);
         let run = RunId::new(at, random.bytes());
-        let body = world.expect_run(run, Trigger::draw(&mut random, group), definition, has_listener);
-        requests.push((at, PlannedRequest { request: ClientRequest::Start { run, key }, body }));
+        let body = world.expect_run(run, Trigger::draw(&mut random, group), &version.name, has_listener);
+        requests.push((at, PlannedRequest { body, ..PlannedRequest::new(ClientRequest::Start { run, key }) }));
         requests.extend(draw_pauses_and_repeats(world, run, key, at));
         let later = |random: &mut Random| at.after(random.log_millis(1, 120_000));
-        let workflow = world.definitions[definition].workflow.clone();
-        for step in workflow.waits() {
-            for _ in 0..random.below(4) {
-                let number = random.below(3);
-                requests
-                    .push((later(&mut random), answer_request(run, step, workflow.steps[step as usize].kind, number)));
-            }
+        let waits = workflow.steps.iter().filter(|step| step.kind.waits_for_client()).count() as u64;
+        for _ in 0..random.below(4 * waits + 1) {
+            let answer = Planned::Answer { run, choice: random.draw(), number: random.below(3) };
+            requests.push((later(&mut random), PlannedRequest { request: answer, body: Bytes::new() }));
         }
         for _ in 0..random.below(4).saturating_sub(1) {
             let request = if random.chance(300) { ClientRequest::Cancel { run } } else { ClientRequest::Watch { run } };
-            requests.push((later(&mut random), PlannedRequest { request, body: Bytes::new() }));
+            requests.push((later(&mut random), PlannedRequest::new(request)));
         }
         if random.chance(250) {
             let request = ClientRequest::Cancel { run };
-            requests.push((until.after(random.millis(0, 600_000)), PlannedRequest { request, body: Bytes::new() }));
+            requests.push((until.after(random.millis(0, 600_000)), PlannedRequest::new(request)));
         }
     }
     world.workload_random = random;
@@ -84,7 +102,10 @@ fn draw_pauses_and_repeats(
     if let Some(key) = key.filter(|_| random.chance(300)) {
         let again = later(&mut random);
         let (run, body) = world.expect_repeat(&mut random, run, again);
-        requests.push((again, PlannedRequest { request: ClientRequest::Start { run, key: Some(key) }, body }));
+        requests.push((
+            again,
+            PlannedRequest { body, ..PlannedRequest::new(ClientRequest::Start { run, key: Some(key) }) },
+        ));
     }
     if world.faults.has_user_pauses {
         for _ in 0..random.below(4).saturating_sub(1) {
@@ -95,7 +116,7 @@ fn draw_pauses_and_repeats(
                 ClientRequest::RetryNow { run },
             ];
             let request = choices[random.below(4) as usize].clone();
-            requests.push((later(&mut random), PlannedRequest { request, body: Bytes::new() }));
+            requests.push((later(&mut random), PlannedRequest::new(request)));
         }
     }
     world.limits_random = random;
@@ -103,17 +124,16 @@ fn draw_pauses_and_repeats(
 }
 
 /// Draws times before `until` at which workflows are paused (true) and resumed.
-pub fn draw_workflow_pauses(world: &mut World, until: Timestamp) -> Vec<(Timestamp, usize, bool)> {
+pub fn draw_workflow_pauses(world: &mut World, until: Timestamp) -> Vec<(Timestamp, String, bool)> {
     let mut pauses = Vec::new();
     let length = until.since(world.now).0;
-    for definition in 0..world.definitions.len() {
-        if world.definitions[definition].workflow.is_single_task {
-            continue;
-        }
+    let versions = world.catalog.versions().iter().filter(|known| !known.workflow.is_single_task);
+    let names: Vec<String> = versions.map(|known| known.version.name.clone()).collect();
+    for name in names {
         for _ in 0..world.limits_random.below(3) {
             let begin = world.now.after(Span(world.limits_random.below(length)));
             let end = begin.after(world.limits_random.log_millis(10, 120_000));
-            pauses.extend([(begin, definition, true), (end, definition, false)]);
+            pauses.extend([(begin, name.clone(), true), (end, name.clone(), false)]);
         }
     }
     pauses
@@ -127,26 +147,26 @@ fn answer_request(run: RunId, step: u32, kind: StepKind, number: u64) -> Planned
         StepKind::Pause(_) => ClientRequest::Continue { run, step },
         _ => return callback_request(run, step, number),
     };
-    PlannedRequest { request, body: Bytes::new() }
+    PlannedRequest::new(request)
 }
 
 /// A callback. Equal numbers mean equal bytes.
 fn callback_request(run: RunId, step: u32, number: u64) -> PlannedRequest {
     let digest = Bytes::from(format!("{run} s{step} number {number}"));
     let body = [&digest[..], &vec![b'x'; if number == LARGE_CALLBACK { INLINE_MAX } else { 0 }]].concat().into();
-    PlannedRequest { request: ClientRequest::Callback { run, step, digest }, body }
+    PlannedRequest { body, ..PlannedRequest::new(ClientRequest::Callback { run, step, digest }) }
 }
 
 impl World {
     /// Registers a run that may come to exist. Returns the body of its trigger.
-    pub fn expect_run(&mut self, run: RunId, mut trigger: Trigger, definition: usize, has_listener: bool) -> Bytes {
+    pub fn expect_run(&mut self, run: RunId, mut trigger: Trigger, name: &str, has_listener: bool) -> Bytes {
+        let known = self.catalog.newest(name).cloned().expect("only known workflows are started");
         if self.faults.has_tasks {
-            self.draw_task_options(&mut trigger, self.definitions[definition].workflow.is_single_task);
+            self.draw_task_options(&mut trigger, known.workflow.is_single_task);
         }
         let body = trigger.body();
-        self.definition_of.insert(run, definition);
-        self.client_log.expect_run(run, self.definitions[definition].version.workflow);
-        self.checker.expect_run(run, self.definitions[definition].clone(), trigger, has_listener);
+        self.workflow_of.insert(run, name.to_owned());
+        self.checker.expect_run(run, known, trigger, has_listener);
         body
     }
 
@@ -154,7 +174,8 @@ impl World {
     fn expect_repeat(&mut self, random: &mut Random, run: RunId, at: Timestamp) -> (RunId, Bytes) {
         let again = RunId::new(at, random.bytes());
         let (group, has_listener) = self.checker.group_and_listener(run);
-        let body = self.expect_run(again, Trigger::draw(random, group), self.definition_of[&run], has_listener);
+        let name = self.workflow_of[&run].clone();
+        let body = self.expect_run(again, Trigger::draw(random, group), &name, has_listener);
         (again, body)
     }
 
@@ -176,20 +197,17 @@ impl World {
             }
         }
         if cancels {
-            requests.push((
-                near(&mut self.fault_random),
-                PlannedRequest { request: ClientRequest::Cancel { run }, body: Bytes::new() },
-            ));
+            requests.push((near(&mut self.fault_random), PlannedRequest::new(ClientRequest::Cancel { run })));
         }
         let is_retrying = state.state.steps.iter().any(|step| matches!(step.phase, Phase::Retrying { .. }));
         if is_retrying && self.faults.has_user_pauses {
             let choices =
                 [ClientRequest::RetryNow { run }, ClientRequest::Pause { run }, ClientRequest::Resume { run }];
             let request = choices[self.fault_random.below(3) as usize].clone();
-            requests.push((near(&mut self.fault_random), PlannedRequest { request, body: Bytes::new() }));
+            requests.push((near(&mut self.fault_random), PlannedRequest::new(request)));
             if self.fault_random.coin() {
                 let soon = self.now.after(self.fault_random.log_millis(1, 500));
-                requests.push((soon, PlannedRequest { request: ClientRequest::RetryNow { run }, body: Bytes::new() }));
+                requests.push((soon, PlannedRequest::new(ClientRequest::RetryNow { run })));
             }
             self.trace.mark("a client acted on a retrying step", true);
         }
@@ -201,25 +219,47 @@ impl World {
     }
 
     /// Sends a request to a process. If no process takes requests, it stays unanswered.
-    pub fn send(&mut self, planned: PlannedRequest) {
-        let PlannedRequest { request, body } = planned;
-        let Some(process) = self.reachable() else { return self.unanswered(request) };
+    pub fn send(&mut self, planned: PlannedRequest) -> CheckResult {
+        let (request, body) = match planned.request {
+            Planned::Request(request) => (request, planned.body),
+            Planned::Answer { run, choice, number } => {
+                let waits = self.checker.waits(run);
+                let Some((step, kind)) = waits.get(choice as usize % waits.len().max(1)) else { return Ok(()) };
+                self.trace.mark("a client answered a step inside of a group", self.checker.is_inner(run, *step));
+                return self.send(answer_request(run, *step, *kind, number));
+            }
+        };
+        let Some(process) = self.reachable() else {
+            self.unanswered(request);
+            return Ok(());
+        };
         if self.processes[process].is_draining && matches!(request, ClientRequest::Start { .. }) {
-            return self.unanswered(request);
+            self.unanswered(request);
+            return Ok(());
+        }
+        let found = match &request {
+            ClientRequest::Start { run, .. } => self.resolve(process, &self.workflow_of[run].clone())?,
+            _ => None,
+        };
+        if let (ClientRequest::Start { run, .. }, Some(found)) = (&request, &found) {
+            self.client_log.expect_run(*run, found.row.id);
         }
         let request_id = self.client_log.record(request.clone(), process);
         self.note(format!("request {request_id} to process {process}: {request:?}"));
         let (org, some) = (OrgId::DEFAULT, Some(request_id));
         let command = match request {
-            ClientRequest::Start { run, key } if self.fault_random.chance(200) => {
-                let first = (self.start_request(process, run, key, body), request_id);
-                Command::StartAll(vec![first, self.second_run(run, process)])
+            ClientRequest::Start { run, key } => {
+                let Some(found) = found else {
+                    self.trace.mark("a start was refused because its workflow was deleted", true);
+                    self.client_log.refuse(request_id);
+                    return Ok(());
+                };
+                let start = self.start_request(process, run, &found, key, body);
+                match self.fault_random.chance(200) {
+                    true => Command::StartAll(vec![(start, request_id), self.second_run(run, process, &found)]),
+                    false => Command::Start { start: Box::new(start), reply_to: request_id, ended: None },
+                }
             }
-            ClientRequest::Start { run, key } => Command::Start {
-                start: Box::new(self.start_request(process, run, key, body)),
-                reply_to: request_id,
-                ended: None,
-            },
             ClientRequest::Callback { run, step, digest } => {
                 let input = Input::Callback { step, body: Payload::sniff(body), digest };
                 Command::Give { org, run, input, reply_to: some }
@@ -260,23 +300,25 @@ impl World {
                 let input = Input::RetryNow { step: None, actor: ClientLog::actor(request_id) };
                 Command::Give { org, run, input, reply_to: some }
             }
-            ClientRequest::Notify { .. } | ClientRequest::StartChild { .. } => {
-                return self.note("only a process starts such a run".into());
+            ClientRequest::Notify { .. } | ClientRequest::Fire { .. } | ClientRequest::StartChild { .. } => {
+                return Err("only a process starts such a run".into());
             }
-            _ => return self.note("only a worker sends this request".into()),
+            _ => return Err("only a worker sends this request".into()),
         };
         self.deliver(process, command);
+        Ok(())
     }
 
     /// A second run of the same definition, to be started in one request with the first.
-    fn second_run(&mut self, run: RunId, process: usize) -> (StartRun, usize) {
+    fn second_run(&mut self, run: RunId, process: usize, found: &Resolved) -> (StartRun, usize) {
         let mut random = self.workload_random.clone();
         let (second, body) = self.expect_repeat(&mut random, run, self.now);
         self.workload_random = random;
         self.started_together.push((run, second));
         self.trace.mark("two runs were started together", true);
+        self.client_log.expect_run(second, found.row.id);
         let request_id = self.client_log.record(ClientRequest::Start { run: second, key: None }, process);
-        (self.start_request(process, second, None, body), request_id)
+        (self.start_request(process, second, found, None, body), request_id)
     }
 
     /// A client that got no answer to a start request repeats it, if it has an idempotency key.
@@ -291,13 +333,24 @@ impl World {
         self.workload_random = random;
         self.push(
             pause,
-            SimEvent::ClientRequest(PlannedRequest { request: ClientRequest::Start { run, key: Some(key) }, body }),
+            SimEvent::ClientRequest(PlannedRequest {
+                body,
+                ..PlannedRequest::new(ClientRequest::Start { run, key: Some(key) })
+            }),
         );
     }
 
-    /// Builds the start command as the engine does.
-    pub fn start_request(&mut self, process: usize, run: RunId, key: Option<u32>, body: Bytes) -> StartRun {
-        let version = self.definitions[self.definition_of[&run]].version.clone();
+    /// Builds the start command as the engine does, for the version that the process has found.
+    pub fn start_request(
+        &mut self,
+        process: usize,
+        run: RunId,
+        found: &Resolved,
+        key: Option<u32>,
+        body: Bytes,
+    ) -> StartRun {
+        let version = found.version.clone();
+        self.checker.version_found(run, self.known(&version));
         let client_key = key.map(|key| IdempotencyKey {
             scope: version.workflow.to_string(),
             key: key.to_string(),
@@ -318,6 +371,7 @@ impl World {
             workflow_name: version.name.clone(),
             version: version.number,
             hash: Bytes::copy_from_slice(&version.hash),
+            lowering: version.lowering,
             body: Payload::json(body),
             expires_at: self.now.after(version.plan.layout().max_duration),
             caused_by: notification.map(|(of, _)| of),
@@ -343,13 +397,11 @@ impl World {
 
     /// A client pauses or resumes a workflow: first in the store, then in one process. If the outcome of the
     /// write is unknown, the process crashes.
-    pub fn set_workflow_paused(&mut self, definition: usize, is_paused: bool) {
+    pub fn set_workflow_paused(&mut self, name: &str, is_paused: bool) {
+        let Some(workflow) = self.catalog.current(name).map(|known| known.version.workflow) else { return };
         let Some(process) = self.reachable().filter(|_| !self.is_store_down()) else { return };
         let is_unknown = !self.is_liveness_phase && self.fault_random.chance(self.faults.unknown_commit);
-        let workflow = self.definitions[definition].version.workflow;
-        self.note(format!(
-            "process {process} sets workflow {definition} paused: {is_paused}, unknown outcome: {is_unknown}"
-        ));
+        self.note(format!("process {process} sets {name} paused: {is_paused}, unknown outcome: {is_unknown}"));
         if !is_unknown || self.fault_random.coin() {
             let org = OrgId::DEFAULT;
             let pause = WorkflowPause { org, workflow, at: self.now, actor: "a client".into(), note: String::new() };
@@ -377,15 +429,15 @@ impl World {
     }
 
     /// Resumes everything that is paused, and sends a callback to every open wait.
-    pub fn answer_waits_and_resume(&mut self) {
+    pub fn answer_waits_and_resume(&mut self) -> CheckResult {
         let pauses = ready(self.store.workflow_pauses()).expect("the memory store answers");
         for pause in pauses {
-            let found = self.definitions.iter().position(|d| d.version.workflow == pause.workflow);
-            self.set_workflow_paused(found.expect("only known workflows are paused"), false);
+            let name = self.catalog.name_of(pause.workflow).expect("only known workflows are paused").to_owned();
+            self.set_workflow_paused(&name, false);
         }
         let paused = self.checker.open().filter(|(.., state)| state.state.paused.is_some());
         for run in paused.map(|(run, ..)| run).collect::<Vec<_>>() {
-            self.send(PlannedRequest { request: ClientRequest::Resume { run }, body: Bytes::new() });
+            self.send(PlannedRequest::new(ClientRequest::Resume { run }))?;
         }
         let mut open_waits = Vec::new();
         for (run, ..) in self.checker.open() {
@@ -394,7 +446,8 @@ impl World {
         for (run, step, kind) in open_waits {
             // A signal without a key: one with a key may have arrived before.
             let number = if kind.signal().is_some() { 0 } else { 99 };
-            self.send(answer_request(run, step, kind, number));
+            self.send(answer_request(run, step, kind, number))?;
         }
+        Ok(())
     }
 }

@@ -9,7 +9,7 @@ use super::violation::{CheckResult, Violation, ViolationKind, require};
 use bytes::Bytes;
 use engine::Reply;
 use engine::mailbox::LoadFailure;
-use kernel::{Answer, Run, RunId, RunStatus, Span, WorkflowId};
+use kernel::{Answer, Run, RunId, RunStatus, Span, Timestamp, TriggerId, WorkflowId};
 use std::collections::BTreeMap;
 
 /// Identifies a request: its index in the log.
@@ -86,6 +86,12 @@ pub enum ClientRequest {
         of: RunId,
         number: u64,
     },
+    /// A process starts the run of a fire time.
+    Fire {
+        run: RunId,
+        trigger: TriggerId,
+        nominal: Timestamp,
+    },
     /// A process starts the run that a step of another run asks for.
     StartChild {
         run: RunId,
@@ -118,6 +124,7 @@ impl ClientRequest {
             | ClientRequest::Resume { run }
             | ClientRequest::RetryNow { run }
             | ClientRequest::Notify { run, .. }
+            | ClientRequest::Fire { run, .. }
             | ClientRequest::StartChild { run, .. } => *run,
             ClientRequest::Report { run, .. }
             | ClientRequest::Heartbeat { run, .. }
@@ -184,6 +191,11 @@ impl ClientLog {
         self.entries.len() - 1
     }
 
+    /// The request was answered with an error before it reached the engine: it must have no effect.
+    pub fn refuse(&mut self, request_id: Ticket) {
+        self.entries[request_id].state = RequestState::Refused;
+    }
+
     pub fn actor(request_id: Ticket) -> String {
         format!("client {request_id}")
     }
@@ -227,6 +239,13 @@ impl ClientLog {
                 require(is_correct, || format!("the reply says that {run} sends notification {number} of {of}"))?;
                 RequestState::Refused
             }
+            (ClientRequest::Fire { trigger, nominal, .. }, Reply::KeyTaken { run, .. }) => {
+                let is_correct = stored.schedules.fire_time_of(run) == Some((*trigger, *nominal));
+                require(is_correct && stored.stored(run).is_some(), || {
+                    format!("the reply says that {run} is the run of {trigger} at {nominal:?}")
+                })?;
+                RequestState::Refused
+            }
             // It was deleted while this process read it.
             (request, Reply::LoadFailure(LoadFailure::Damaged(_))) if stored.is_erased(request.run()) => {
                 RequestState::Refused
@@ -238,7 +257,10 @@ impl ClientLog {
             // Another request has started the child, and it was deleted since.
             (ClientRequest::StartChild { run, .. }, Reply::NotFound) if stored.is_erased(*run) => RequestState::Ignored,
             (
-                ClientRequest::Start { .. } | ClientRequest::Notify { .. } | ClientRequest::StartChild { .. },
+                ClientRequest::Start { .. }
+                | ClientRequest::Notify { .. }
+                | ClientRequest::Fire { .. }
+                | ClientRequest::StartChild { .. },
                 Reply::NotFound,
             ) => {
                 return Err(format!("{:?} was answered with `NotFound`", entry.request).into());
@@ -329,10 +351,14 @@ impl ClientLog {
             (_, RequestState::Open | RequestState::Lost | RequestState::Unknown | RequestState::Ignored) => true,
             (ClientRequest::StartChild { .. }, RequestState::Done(Answer::Applied | Answer::Repeated)) => run.is_some(),
             (ClientRequest::StartChild { .. }, RequestState::Refused) => true,
-            (ClientRequest::Start { .. } | ClientRequest::Notify { .. }, RequestState::Done(Answer::Applied)) => {
-                run.is_some()
-            }
-            (ClientRequest::Start { .. } | ClientRequest::Notify { .. }, RequestState::Refused) => run.is_none(),
+            (
+                ClientRequest::Start { .. } | ClientRequest::Notify { .. } | ClientRequest::Fire { .. },
+                RequestState::Done(Answer::Applied),
+            ) => run.is_some(),
+            (
+                ClientRequest::Start { .. } | ClientRequest::Notify { .. } | ClientRequest::Fire { .. },
+                RequestState::Refused,
+            ) => run.is_none(),
             (ClientRequest::Pause { .. } | ClientRequest::Resume { .. } | ClientRequest::RetryNow { .. }, state) => {
                 let has_acted = stored.has_acted(request.run(), &ClientLog::actor(request_id));
                 match state {

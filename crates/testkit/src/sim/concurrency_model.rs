@@ -97,8 +97,12 @@ impl GroupModel {
 }
 
 impl ConcurrencyModel {
-    /// Registers a run before it is requested.
-    pub fn expect_run(&mut self, run: RunId, workflow: WorkflowId, group_number: u64, limit: ConcurrencyLimit) {
+    /// Registers a run before it is requested, or with the version that it got.
+    pub fn expect_run(&mut self, run: RunId, workflow: WorkflowId, group_number: u64, limit: Option<ConcurrencyLimit>) {
+        let Some(limit) = limit else {
+            self.runs.remove(&run);
+            return;
+        };
         let key = (workflow, group_number);
         self.runs.insert(run, (key, limit));
         let group = self.groups.entry(key).or_default();

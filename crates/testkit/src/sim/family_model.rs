@@ -21,10 +21,13 @@ use store::{InboxRow, MemoryStore};
 #[derive(Default)]
 pub struct FamilyModel {
     children: BTreeMap<RunId, Child>,
-    /// Runs that end or have ended, and whose children have not been told so far.
+    /// Runs that end or have ended since the last check, and those of them that have ended.
     closing: BTreeSet<RunId>,
+    ended: BTreeSet<RunId>,
     /// Children whose step was cancelled since the last check.
     called_off: BTreeSet<RunId>,
+    /// Children whose workflow was not there when a process looked for it.
+    refused: BTreeSet<RunId>,
     /// Children that no run was registered for.
     new: Vec<(RunId, ChildCall, Trigger)>,
 }
@@ -70,6 +73,11 @@ impl FamilyModel {
                 let known = known.ok_or_else(|| format!("the end of {child} is told twice, or to the wrong run"))?;
                 known.is_awaited = false;
             }
+            Event::Failed { step, failure, .. } if failure.code == "unknown_workflow" => {
+                let mut own = self.children.iter().filter(|(_, child)| child.parent == run && child.step == *step);
+                let is_right = own.any(|(id, child)| !child.exists && self.refused.contains(id));
+                require(is_right, || format!("s{step} of {run} failed, but the workflow of its child is there"))?;
+            }
             Event::Cancelled { step } => {
                 let own = self.children.iter_mut().filter(|(_, child)| child.parent == run && child.step == *step);
                 for (id, child) in own.filter(|(_, child)| child.is_awaited) {
@@ -77,15 +85,23 @@ impl FamilyModel {
                     self.called_off.insert(*id);
                 }
             }
-            Event::RunCancelling { .. }
-            | Event::RunCompleted {}
+            Event::RunCancelling { .. } => drop(self.closing.insert(run)),
+            Event::RunCompleted {}
             | Event::RunFinished { .. }
             | Event::RunFailed { .. }
             | Event::RunCancelled { .. }
-            | Event::RunTimeout {} => drop(self.closing.insert(run)),
+            | Event::RunTimeout {} => {
+                self.closing.insert(run);
+                self.ended.insert(run);
+            }
             _ => {}
         }
         Ok(())
+    }
+
+    /// A process found no workflow for this child.
+    pub fn refused(&mut self, child: RunId) {
+        self.refused.insert(child);
     }
 
     /// The messages that no run has read: to whom, of which kind, and from whom.
@@ -126,6 +142,7 @@ impl Checker {
     pub fn check_families(&mut self, store: &MemoryStore) -> CheckResult {
         if self.families.children.is_empty() {
             self.families.closing.clear();
+            self.families.ended.clear();
             return Ok(());
         }
         let rows = all_rows(store);
@@ -151,8 +168,9 @@ impl Checker {
                     .unless(is_told, || format!("{parent} waits for {id}, and is not told what became of it"))?;
             }
             let is_ending = self.stored(*id).is_some_and(|run| run.status() == RunStatus::Cancelling);
-            let is_over =
-                self.families.closing.contains(&parent) && (child.is_awaited || child.call.is_detached && child.exists);
+            // A run that waits for some children tells those that it does not wait for when it has ended.
+            let is_over = self.families.closing.contains(&parent) && child.is_awaited
+                || self.families.ended.contains(&parent) && child.call.is_detached && child.exists;
             let is_called_off = self.families.called_off.contains(id) && !is_ending;
             if child.call.is_closed_with_parent && !has_ended && (is_over || is_called_off) {
                 let is_told = is_written(*id, InboxKind::Input, parent);
@@ -160,6 +178,7 @@ impl Checker {
             }
         }
         self.families.closing.clear();
+        self.families.ended.clear();
         self.families.called_off.clear();
         Ok(())
     }

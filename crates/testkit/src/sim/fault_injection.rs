@@ -205,7 +205,8 @@ impl World {
         let mut started = Process::new(host, nodes, clock, high_water, Some(driver));
         started.up_since = self.now;
         self.processes.push(started);
-        let workflows = self.definitions.iter().map(|d| d.version.workflow).filter(|w| !paused.contains(w));
+        let versions = self.catalog.versions().iter();
+        let workflows = versions.map(|known| known.version.workflow).filter(|w| !paused.contains(w));
         workflows.for_each(|workflow| self.checker.concurrency.workflow_resumed(workflow));
         self.begin_membership(process);
         if let Some(process) = self.hosts[host].current.replace(process) {
@@ -215,6 +216,9 @@ impl World {
         self.push(Span(0), SimEvent::Process(process, ProcessEvent::PollTimers));
         self.push(Span(0), SimEvent::Process(process, ProcessEvent::ScanOutbox));
         self.begin_inbox(process);
+        if self.has_schedules {
+            self.push(Span(0), SimEvent::Process(process, ProcessEvent::PollSchedules));
+        }
         if self.fault_random.chance(self.faults.crash_in_recovery) {
             let soon = self.fault_random.log_millis(1, 300);
             self.push(soon, SimEvent::Fault(FaultEvent::CrashInRecovery { host }));

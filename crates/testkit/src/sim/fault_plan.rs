@@ -51,10 +51,14 @@ pub enum Fault {
     LostEvents,
     /// Steps that start runs of other workflows.
     Children,
+    /// Clients edit and delete workflows.
+    Edits,
+    /// Schedules that start runs.
+    Schedules,
 }
 
 impl Fault {
-    pub const ALL: [Fault; 31] = [
+    pub const ALL: [Fault; 33] = [
         Fault::Crash,
         Fault::CrashInRecovery,
         Fault::CrashAtCommit,
@@ -86,6 +90,8 @@ impl Fault {
         Fault::SharedStore,
         Fault::LostEvents,
         Fault::Children,
+        Fault::Edits,
+        Fault::Schedules,
     ];
 
     pub fn parse(name: &str) -> Option<Fault> {
@@ -151,6 +157,8 @@ pub struct FaultPlan {
     pub is_shared: bool,
     pub loses_events: bool,
     pub has_children: bool,
+    pub has_edits: bool,
+    pub has_schedules: bool,
 }
 
 impl FaultPlan {
@@ -181,6 +189,8 @@ impl FaultPlan {
             is_shared: random.coin(),
             loses_events: random.coin(),
             has_children: random.coin(),
+            has_edits: random.coin(),
+            has_schedules: random.coin(),
             ..FaultPlan::draw_worker_faults(workers)
         };
         without.iter().for_each(|fault| faults.leave_out(*fault));
@@ -240,6 +250,8 @@ impl FaultPlan {
             Fault::SharedStore => self.is_shared = false,
             Fault::LostEvents => self.loses_events = false,
             Fault::Children => self.has_children = false,
+            Fault::Edits => self.has_edits = false,
+            Fault::Schedules => self.has_schedules = false,
         }
     }
 }

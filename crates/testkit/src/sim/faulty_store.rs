@@ -4,16 +4,21 @@
 //! A fault affects a whole call: like a transaction, a batch is applied or it is not. After every write the
 //! checker examines what is stored, whatever the writer was told.
 
-use super::checker::fold;
 use super::concurrency_model::BatchWriter;
 use super::violation::{CheckResult, ViolationKind};
-use super::world::{World, ready};
+use super::world::{World, completed, ready};
 use bytes::Bytes;
-use engine::mailbox::{LoadFailure, Resumed, StoredBytes};
+use engine::catalog::Catalog;
+use engine::mailbox::{LoadFailure, Resumed};
 use kernel::run::Phase;
 use kernel::{OrgId, Record, Run, RunId, event};
 use store::prelude::*;
 use store::{Batch, Error, ReadyRow, Result, RunWrite, TimerChange, WriteVerdict};
+
+/// How many writes of a thousand begin a series of conflicts, where there are conflicts, and how long it is. After fewer
+/// conflicts, the engine writes the inputs of a run to its inbox.
+const CONTENDED: u32 = 5;
+const CONFLICTS_IN_A_ROW: u32 = 10;
 
 impl World {
     /// Does the store refuse all reads and writes?
@@ -44,10 +49,7 @@ impl World {
     /// Commits a batch and refuses some of its writes with a spurious conflict, as if a competing write had
     /// been undone. A new run never gets one, because no other process can have its id.
     fn commit_with_conflicts(&mut self, batch: &Batch) -> Result<Vec<WriteVerdict>> {
-        let chance = &mut self.fault_random;
-        let conflicts =
-            |w: &RunWrite| w.after > 0 && !self.is_liveness_phase && chance.chance(self.faults.spurious_conflict);
-        let refused: Vec<bool> = batch.runs.iter().map(conflicts).collect();
+        let refused: Vec<bool> = batch.runs.iter().map(|write| self.has_spurious_conflict(write)).collect();
         if !refused.contains(&true) {
             return ready(self.store.commit(batch));
         }
@@ -56,6 +58,22 @@ impl World {
         let mut verdicts = ready(self.store.commit(&Batch { runs: attempted.collect(), ..*batch }))?.into_iter();
         let verdict = |is_refused| if is_refused { Some(WriteVerdict::Conflict) } else { verdicts.next() };
         Ok(refused.into_iter().filter_map(verdict).collect())
+    }
+
+    /// Sometimes a run has conflicts again and again, as if other nodes were always first.
+    fn has_spurious_conflict(&mut self, write: &RunWrite) -> bool {
+        let rate = self.faults.spurious_conflict;
+        if write.after == 0 || self.is_liveness_phase || rate == 0 {
+            return false;
+        }
+        if self.fault_random.chance(CONTENDED) {
+            self.contended.insert(write.run, CONFLICTS_IN_A_ROW);
+        }
+        if let Some(left) = self.contended.get_mut(&write.run).filter(|left| **left > 0) {
+            *left -= 1;
+            return true;
+        }
+        self.fault_random.chance(rate)
     }
 
     /// Writes an event that this release cannot read, as a node of a later release would.
@@ -131,19 +149,26 @@ impl World {
         }
         self.checker.check_families(&self.store)?;
         self.checker.batch_committed(&not_created, self.now, (process, writer), &self.store)?;
+        if batch.runs.iter().any(|write| write.run_insert.as_ref().is_some_and(|insert| insert.delivery.is_some())) {
+            self.check_schedules()?;
+        }
         self.check_room_was_made()
     }
 
-    pub fn load(&mut self, run: RunId) -> std::result::Result<Option<Resumed>, LoadFailure> {
+    /// A stored run, as a process reads it.
+    pub fn load(&mut self, process: usize, run: RunId) -> std::result::Result<Option<Resumed>, LoadFailure> {
         self.try_read()?;
-        let loaded = ready(self.store.load(OrgId::DEFAULT, run)).map_err(unreadable)?;
-        let Some(loaded) = loaded else { return Ok(None) };
-        self.trace.mark("a snapshot was read", loaded.snapshot.is_some());
-        let definition = &self.definitions[self.definition_of[&run]];
-        let snapshot = loaded.snapshot.as_ref().map(|(_, bytes)| bytes);
-        let folded = fold(definition, snapshot, &loaded.records)?;
-        let (version, stored_bytes) = (definition.version.clone(), StoredBytes::new(snapshot, &loaded.records));
-        Ok(Some(Resumed { version, run: folded, seq: loaded.seq, row: loaded.row, stored_bytes }))
+        let loaded = ready(self.store.load(OrgId::DEFAULT, run));
+        let has_snapshot = matches!(&loaded, Ok(Some(loaded)) if loaded.snapshot.is_some());
+        self.trace.mark("a snapshot was read", has_snapshot);
+        if let Ok(Some(loaded)) = &loaded {
+            let current = self.catalog.current(&loaded.row.workflow_name).map(|known| known.version.hash);
+            self.trace.mark("a run of a deleted workflow was read", current.is_none());
+            self.trace
+                .mark("a run of an earlier version was read", current.is_some_and(|hash| hash != loaded.row.hash));
+        }
+        let catalog = Catalog { store: &self.store, cache: &self.processes[process].cache };
+        completed(catalog.resumed(loaded))
     }
 
     pub fn fetch(&mut self, run: RunId, numbers: &[u32]) -> std::result::Result<Vec<(u32, Bytes)>, LoadFailure> {

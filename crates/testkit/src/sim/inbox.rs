@@ -77,10 +77,10 @@ impl World {
             InboxEvent::Read => self.read_inbox_rows(process),
             InboxEvent::Scan => self.scan_children(process),
             InboxEvent::StartChild(row) => self.start_child(process, &row)?,
-            InboxEvent::GiveEarly(child) => {
-                let rows = self.inbox_of(child).unwrap_or_default();
-                self.give_inbox(process, child_rows::inputs(&rows));
-            }
+            InboxEvent::GiveEarly(child) => match self.inbox_of(child) {
+                Some(rows) => self.give_inbox(process, child_rows::inputs(&rows)),
+                None => self.push_inbox(process, RETRY_EVERY, InboxEvent::GiveEarly(child)),
+            },
             InboxEvent::CloseChild(key) => self.close_child(process, key)?,
             InboxEvent::Answer(answers) => {
                 if !self.is_store_down() {
@@ -100,11 +100,12 @@ impl World {
     /// Registers the runs that steps have asked for.
     pub fn expect_children(&mut self) {
         for (child, call, trigger) in self.checker.take_new_children() {
-            let Some(definition) = self.current_version(&format!("workflow {}", call.workflow)) else { continue };
+            let name = format!("workflow {}", call.workflow);
+            let Some(known) = self.catalog.newest(&name).cloned() else { continue };
             self.trace.mark("a step started a run", true);
             self.trace.mark("a step started a run and did not wait", call.is_detached);
-            self.definition_of.insert(child, definition);
-            self.checker.expect_run(child, self.definitions[definition].clone(), trigger, false);
+            self.workflow_of.insert(child, name);
+            self.checker.expect_run(child, known, trigger, false);
         }
     }
 
@@ -151,21 +152,25 @@ impl World {
         }
         let request = ChildRequest::open(row).map_err(|error| format!("the row of a child cannot be read: {error}"))?;
         let (_, child, _) = row.key;
-        let Some(definition) = self.current_version(&request.workflow) else {
-            let rows = self.inbox_of(child).unwrap_or_default();
+        let Some(found) = self.resolve(process, &request.workflow)? else {
+            let Some(rows) = self.inbox_of(child) else { return Ok(()) };
             self.note(format!("process {process} cannot start {child}: there is no {}", request.workflow));
             self.trace.mark("a child could not be started", true);
+            self.checker.families.refused(child);
             let failure = child_rows::unknown_workflow(&request.workflow);
             self.give_inbox(process, vec![request.refused(failure, &rows)]);
             return Ok(());
         };
-        if self.definition_of.get(&child) != Some(&definition) {
-            return Err(format!("{child} of definition {definition} is started, but no step asks for it").into());
+        if self.workflow_of.get(&child) != Some(&request.workflow) {
+            return Err(format!("{child} of {} is started, but no step asks for it", request.workflow).into());
         }
+        let parent = self.checker.stored(request.parent.run);
+        let is_newer = parent.is_some_and(|parent| found.row.updated_at > parent.state.created_at);
+        self.trace.mark("a child got a version that was written after its parent began", is_newer);
         let logged = ClientRequest::StartChild { run: child, parent: request.parent.run };
         let request_id = self.client_log.record(logged, process);
         self.note(format!("request {request_id} by process {process} itself: starts {child}"));
-        let mut start = self.start_request(process, child, None, request.body.clone());
+        let mut start = self.start_request(process, child, &found, None, request.body.clone());
         let source = request.source();
         (start.origin.trigger, start.origin.actor) = (TriggerKind::Subworkflow, source.actor);
         (start.origin.parent, start.source) = (source.parent, source.inbox.map(Box::new));
@@ -182,7 +187,10 @@ impl World {
 
     fn close_child(&mut self, process: usize, key: InboxKey) -> CheckResult {
         let (org, child, _) = key;
-        let Some(rows) = self.inbox_of(child) else { return Ok(()) };
+        let Some(rows) = self.inbox_of(child) else {
+            self.push_inbox(process, RETRY_EVERY, InboxEvent::CloseChild(key));
+            return Ok(());
+        };
         let exists = ready(self.store.run(org, child)).is_ok_and(|row| row.is_some());
         match child_rows::closing(key, &rows, exists) {
             Closing::Wait => self.trace.mark("a child was closed before it existed", true),
@@ -267,11 +275,5 @@ impl World {
             }
         }
         Ok(())
-    }
-
-    /// The current version of the workflow with this name.
-    pub fn current_version(&self, name: &str) -> Option<usize> {
-        let versions = self.definitions.iter().enumerate().filter(|(_, d)| d.version.name == name);
-        versions.max_by_key(|(_, d)| d.version.number).map(|(definition, _)| definition)
     }
 }

@@ -46,12 +46,16 @@ struct ProcessLease {
     fence: u64,
     length: Span,
     until: Timestamp,
+    /// It may end this early: the process may have counted from when it first loaded the lease.
+    ends_after: Timestamp,
     /// When the lease was committed; `None` once the worker has its task.
     undelivered_since: Option<Timestamp>,
 }
 
 #[derive(Default)]
 pub struct LeaseModel {
+    /// When each process first loaded a lease, by run and fence.
+    seen: BTreeMap<(usize, RunId, u64), Timestamp>,
     journal_leases: BTreeMap<RunStep, JournalLease>,
     process_leases: BTreeMap<(usize, RunStep), ProcessLease>,
     /// The latest lease of each task that any process has seen: its fence and its length.
@@ -133,18 +137,29 @@ impl LeaseModel {
         now: Timestamp,
     ) {
         self.latest.extend(state.leased().map(|l| ((run, l.step), (l.fence, l.lease))));
-        let own = state.leased().filter(|lease| is_own(lease.epoch));
-        let leased: BTreeMap<u32, (u64, Span)> = own.map(|l| (l.step, (l.fence, l.lease))).collect();
+        let (mut first_seen, mut leased) = (BTreeMap::new(), BTreeMap::new());
+        for lease in state.leased() {
+            // It may be that of a node which is found to be gone later, without another load.
+            let seen = self.seen.get(&(process, run, lease.fence)).copied().unwrap_or(now);
+            first_seen.insert((process, run, lease.fence), seen);
+            if is_own(lease.epoch) {
+                leased.insert(lease.step, (lease.fence, lease.lease, seen));
+            }
+        }
+        let of_run = (process, run, 0)..=(process, run, u64::MAX);
+        self.seen.extract_if(of_run, |_, _| true).for_each(drop);
+        self.seen.extend(first_seen);
         let range = (process, (run, 0))..=(process, (run, u32::MAX));
         let known: Vec<(u32, u64)> =
             self.process_leases.range(range).map(|((_, (_, step)), r)| (*step, r.fence)).collect();
         for (step, fence) in known {
-            if leased.get(&step).is_none_or(|(current, _)| *current != fence) {
+            if leased.get(&step).is_none_or(|(current, ..)| *current != fence) {
                 self.process_leases.remove(&(process, (run, step)));
             }
         }
-        for (step, (fence, lease)) in leased {
-            let begun = ProcessLease { fence, length: lease, until: now.after(lease), undelivered_since: None };
+        for (step, (fence, lease, seen)) in leased {
+            let (until, ends_after) = (now.after(lease), seen.after(lease));
+            let begun = ProcessLease { fence, length: lease, until, ends_after, undelivered_since: None };
             self.process_leases.entry((process, (run, step))).or_insert(begun);
         }
     }
@@ -167,7 +182,7 @@ impl LeaseModel {
                 let place = (process, (write.run, step));
                 if is_lease_expiry(event) {
                     let lease = self.process_leases.get(&place);
-                    let is_over = lease.is_none_or(|lease| lease.until <= batch.at);
+                    let is_over = lease.is_none_or(|lease| lease.ends_after <= batch.at);
                     ViolationKind::Early.unless(is_over, || {
                         format!("the lease of s{step} of {} was ended early: {lease:?}", write.run)
                     })?;
@@ -181,14 +196,16 @@ impl LeaseModel {
                             fence,
                             length: lease,
                             until,
+                            ends_after: until,
                             undelivered_since: None,
                         });
                     }
                     Event::Leased { lease, .. } => {
                         let (until, undelivered_since) = (process_time.after(*lease), Some(now));
                         self.latest.insert(place.1, (fence, *lease));
+                        let (length, ends_after) = (*lease, until);
                         self.process_leases
-                            .insert(place, ProcessLease { fence, length: *lease, until, undelivered_since });
+                            .insert(place, ProcessLease { fence, length, until, ends_after, undelivered_since });
                     }
                     _ if ends_lease(event) => drop(self.process_leases.remove(&place)),
                     _ => {}
@@ -227,7 +244,8 @@ impl LeaseModel {
         let lease = self.process_leases.get_mut(&(process, task))?;
         let is_live = lease.fence == fence && lease.until > now;
         Some(is_live.then(|| {
-            lease.until = lease.until.max(now.after(extension.unwrap_or(lease.length)));
+            let end = now.after(extension.unwrap_or(lease.length));
+            (lease.until, lease.ends_after) = (lease.until.max(end), lease.ends_after.max(end));
             lease.until
         }))
     }

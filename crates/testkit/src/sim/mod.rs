@@ -17,10 +17,12 @@
 //! decision is drawn from the seed, so the seed alone reproduces a failure.
 //!
 //! Read in this order: [`world`] (virtual time and the event heap), [`process`] (what drives a mailbox),
-//! [`shared_store`] (several nodes), [`inbox`], [`fault_injection`] (crashes and pauses), [`clock`], [`faulty_store`], [`client`], [`workers`]; then what
-//! is checked: [`checker`], [`run_model`], [`wait_model`], [`group_model`], [`family_model`], [`oracle`], [`concurrency_model`], [`lease_model`],
-//! [`notification_model`], [`client_log`]; then [`shrink`], which reduces a failing simulation.
+//! [`shared_store`] (several nodes), [`inbox`], [`fault_injection`] (crashes and pauses), [`clock`],
+//! [`faulty_store`], [`client`], [`catalog`], [`schedules`], [`workers`]; then what is checked: [`checker`],
+//! [`run_model`], [`wait_model`], [`group_model`], [`family_model`], [`oracle`], [`concurrency_model`],
+//! [`lease_model`], [`notification_model`], [`client_log`]; then [`shrink`], which reduces a failing simulation.
 
+pub mod catalog;
 pub mod checker;
 pub mod client;
 pub mod client_log;
@@ -39,6 +41,7 @@ pub mod oracle;
 pub mod process;
 pub mod random;
 pub mod run_model;
+pub mod schedules;
 pub mod shared_store;
 pub mod shrink;
 pub mod trace;

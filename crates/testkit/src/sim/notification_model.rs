@@ -111,14 +111,10 @@ impl World {
         if self.processes[process].is_draining {
             return Ok(());
         }
-        let resumed = match self.load(run) {
+        let resumed = match self.load(process, run) {
             Ok(resumed) => resumed,
             Err(trouble) => {
-                let error = format!("{trouble:?}");
-                if !self.is_store_down() {
-                    let row = NotificationRow { org: OrgId::DEFAULT, run, number, error };
-                    ready(self.store.record_notification_error(&row)).expect("the memory store answers");
-                }
+                self.record_notification_error(run, number, format!("{trouble:?}"));
                 return Ok(());
             }
         };
@@ -132,19 +128,29 @@ impl World {
             let message = format!("a notification about the end of {run}, which is {}", resumed.run.status());
             return Err(Violation { kind: ViolationKind::Early, message });
         };
-        let find_by_name = |name: &str| self.definitions.iter().position(|d| d.version.name == name);
         let name = if notify.url.is_empty() { &notify.workflow } else { super::world::NOTIFIER };
-        let definition = find_by_name(name).ok_or_else(|| format!("no workflow is named {name}"))?;
+        let Some(found) = self.resolve(process, name)? else {
+            self.trace.mark("a notification had to wait for its workflow", true);
+            self.record_notification_error(run, number, format!("there is no workflow {name}"));
+            return Ok(());
+        };
         let group = self.limits_random.below(2);
         let trigger = Trigger::draw(&mut self.limits_random, group);
         let sender = RunId::new(self.now, self.limits_random.bytes());
-        let body = self.expect_run(sender, trigger, definition, false);
+        let body = self.expect_run(sender, trigger, name, false);
         self.checker.notifications.expect_run(sender, (run, number));
         let request = ClientRequest::Notify { run: sender, of: run, number };
         let request_id = self.client_log.record(request.clone(), process);
         self.note(format!("request {request_id} by process {process} itself: {request:?}"));
-        let start = Box::new(self.start_request(process, sender, None, body));
+        let start = Box::new(self.start_request(process, sender, &found, None, body));
         self.deliver(process, Command::Start { start, reply_to: request_id, ended: None });
         Ok(())
+    }
+
+    fn record_notification_error(&mut self, run: RunId, number: u32, error: String) {
+        if !self.is_store_down() {
+            let row = NotificationRow { org: OrgId::DEFAULT, run, number, error };
+            ready(self.store.record_notification_error(&row)).expect("the memory store answers");
+        }
     }
 }

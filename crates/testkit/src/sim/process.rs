@@ -14,10 +14,12 @@ use super::clock::EngineClock;
 use super::concurrency_model::BatchWriter;
 use super::fault_plan::FaultPlan;
 use super::inbox::InboxEvent;
+use super::schedules::Scheduler;
 use super::shared_store::Membership;
 use super::upstream;
 use super::violation::{CheckResult, ViolationKind};
 use super::world::{SimEvent, World, completed, ready};
+use engine::catalog::WorkflowCache;
 use engine::clock::Correction;
 use engine::driver::{self, Afterwards, CommitResult, Driver, QueueRead, RETRY_PAUSE, Reads, Shell};
 use engine::mailbox::{Command, DeferredInput, Dispatch, Mailbox};
@@ -76,6 +78,8 @@ pub enum ProcessEvent {
         run: RunId,
         number: u64,
     },
+    /// Looks for schedules that are due.
+    PollSchedules,
     /// Carries out a row of the inbox.
     Inbox(InboxEvent),
     Resume,
@@ -109,6 +113,11 @@ pub struct Process {
     pub is_draining: bool,
     /// Workflows that it knows are paused.
     pub paused: BTreeSet<WorkflowId>,
+    pub scheduler: Scheduler,
+    /// Workflows and versions that it has read.
+    pub cache: WorkflowCache,
+    /// The revision of the catalog that the cache belongs to, on a shared store.
+    pub cache_revision: u64,
     /// Another process has written since this one started.
     pub is_outdated: bool,
     /// It continued after a commit with unknown outcome.
@@ -163,6 +172,9 @@ impl Process {
             up_since: Timestamp::default(),
             is_draining: false,
             paused: BTreeSet::new(),
+            scheduler: Scheduler::default(),
+            cache: WorkflowCache::default(),
+            cache_revision: 0,
             is_outdated: false,
             has_unknown_commit: false,
         }
@@ -241,6 +253,7 @@ impl World {
             (State::Up, ProcessEvent::ReadReadyTypes) => self.read_ready_types(process),
             (State::Up, ProcessEvent::ScanOutbox) => self.scan_outbox(process),
             (State::Up, ProcessEvent::Notify { run, number }) => self.notify(process, run, number)?,
+            (State::Up, ProcessEvent::PollSchedules) => self.poll_schedules(process)?,
             (State::Up, ProcessEvent::Inbox(event)) => self.handle_inbox_event(process, event)?,
         }
         Ok(())
@@ -503,6 +516,9 @@ impl World {
         if let ClientRequest::StartChild { run, .. } = request {
             self.child_answered(process, run, &reply);
         }
+        if let ClientRequest::Fire { run, nominal, .. } = request {
+            self.fire_answered(process, run, nominal, &reply)?;
+        }
         if is_refused {
             self.unanswered(request);
         }
@@ -543,7 +559,7 @@ impl World {
     fn read_from_store(&mut self, process: usize, run: RunId, payloads: Option<Vec<u32>>) {
         let command = match payloads {
             Some(numbers) => Command::Fetched { run, result: self.fetch(run, &numbers) },
-            None => driver::loaded(run, self.load(run)),
+            None => driver::loaded(run, self.load(process, run)),
         };
         self.note(format!("process {process} reads {run}"));
         let delay = self.timing_random.log_millis(1, 5);

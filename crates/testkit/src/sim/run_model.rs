@@ -184,6 +184,11 @@ impl RunModel {
         Some(self.workflow.steps[seen.node].kind)
     }
 
+    /// Is the step inside of another one?
+    pub fn is_inner(&self, step: u32) -> bool {
+        self.steps.get(step as usize).is_some_and(|seen| seen.parent.is_some())
+    }
+
     /// How many steps were opened.
     pub fn opened(&self) -> u32 {
         self.steps.len() as u32

@@ -92,6 +92,12 @@ pub struct Membership {
     is_suspended: bool,
 }
 
+impl Membership {
+    pub fn is_suspended(&self) -> bool {
+        self.is_suspended
+    }
+}
+
 impl World {
     /// A process has started: it reads everything before it takes requests.
     pub fn begin_membership(&mut self, process: usize) {

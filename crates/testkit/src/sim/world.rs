@@ -2,6 +2,7 @@
 //! random number, because nothing may rely on the order of simultaneous events.
 
 use super::Options;
+use super::catalog::{self, CatalogModel, PlannedEdit};
 use super::checker::{Checker, KnownVersion};
 use super::client::{self, PlannedRequest};
 use super::client_log::{ClientLog, ClientRequest};
@@ -14,13 +15,10 @@ use super::upstream;
 use super::violation::{CheckResult, Violation, ViolationKind};
 use super::workers::{WorkerAction, Workers};
 use super::workflow_generator::{ConcurrencyLimit, EndNotification, Extreme, STEPS_MAX, TestWorkflow};
-use engine::Version;
 use engine::mailbox::Dispatch;
 use kernel::event::Record;
 use kernel::{OrgId, RunId, Span, Timestamp, WorkflowId};
 use std::collections::BTreeMap;
-use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Poll, Waker};
 use store::MemoryStore;
 use store::prelude::*;
@@ -43,8 +41,9 @@ pub enum SimEvent {
     Fault(FaultEvent),
     ClientRequest(PlannedRequest),
     Worker(WorkerAction),
-    /// A client pauses (true) or resumes the workflow of a definition.
-    PauseWorkflow(usize, bool),
+    /// A client pauses (true) or resumes the workflow of this name.
+    PauseWorkflow(String, bool),
+    EditWorkflow(String, PlannedEdit),
     /// The safety phase ends and the liveness phase begins.
     StartLiveness,
     /// Repeats throughout the liveness phase.
@@ -74,6 +73,8 @@ pub struct World {
     pub store: MemoryStore,
     /// Until then the store refuses reads and writes.
     pub store_down_until: Timestamp,
+    /// How many conflicts in a row the writes of a run still have.
+    pub contended: BTreeMap<RunId, u32>,
 
     pub hosts: Vec<UnreliableHost>,
     /// Every process that was ever started.
@@ -81,9 +82,12 @@ pub struct World {
     /// Attempts that their upstream never answers, with the process that waits.
     pub silent_dispatches: Vec<(usize, Dispatch)>,
 
-    pub definitions: Vec<KnownVersion>,
-    /// The definition of each run that was requested, as an index.
-    pub definition_of: BTreeMap<RunId, usize>,
+    pub catalog: CatalogModel,
+    /// Steps may start runs of other workflows.
+    pub calls_others: bool,
+    pub has_schedules: bool,
+    /// The name of the workflow of each run that was requested.
+    pub workflow_of: BTreeMap<RunId, String>,
     /// Pairs of runs that one request starts together. The first may have an idempotency key that is already
     /// taken.
     pub started_together: Vec<(RunId, RunId)>,
@@ -121,7 +125,9 @@ impl World {
         }
         // Two processes on a store that is not shared answer rows of the inbox from old copies of runs.
         let has_one_process = hosts == 1 && faults.pause_mean.is_none() && faults.staggered_pause_mean.is_none();
-        if faults.has_children && extreme.is_none() && (faults.is_shared || has_one_process) {
+        let calls_others = faults.has_children && extreme.is_none() && (faults.is_shared || has_one_process);
+        let has_schedules = faults.has_schedules && extreme.is_none() && (faults.is_shared || has_one_process);
+        if calls_others {
             let callers = workflows.iter_mut().enumerate().filter(|(_, workflow)| !workflow.is_single_task);
             callers.for_each(|(n, workflow)| workflow.call_others(&mut workload, n));
         }
@@ -145,11 +151,14 @@ impl World {
             is_liveness_phase: false,
             store: MemoryStore::new(),
             store_down_until: START,
+            contended: BTreeMap::new(),
             hosts: Vec::new(),
             processes: Vec::new(),
             silent_dispatches: Vec::new(),
-            definitions,
-            definition_of: BTreeMap::new(),
+            catalog: CatalogModel::default(),
+            calls_others,
+            has_schedules,
+            workflow_of: BTreeMap::new(),
             started_together: Vec::new(),
             client_log: ClientLog::default(),
             checker,
@@ -158,14 +167,21 @@ impl World {
         if let Some(extreme) = extreme {
             world.trace.mark(extreme.mark(), true);
         }
+        world.create_workflows(definitions);
+        if has_schedules {
+            world.create_schedules().expect("the drawn schedules are valid");
+        }
         world.set_up_hosts(hosts as usize);
         for (at, request) in client::draw_requests(&mut world, runs_max, liveness_starts_at) {
             world.push_at(at, SimEvent::ClientRequest(request));
         }
         if world.faults.has_user_pauses && hosts == 1 {
-            for (at, definition, is_paused) in client::draw_workflow_pauses(&mut world, liveness_starts_at) {
-                world.push_at(at, SimEvent::PauseWorkflow(definition, is_paused));
+            for (at, name, is_paused) in client::draw_workflow_pauses(&mut world, liveness_starts_at) {
+                world.push_at(at, SimEvent::PauseWorkflow(name, is_paused));
             }
+        }
+        if world.faults.has_edits && extreme.is_none() {
+            world.schedule_edits(liveness_starts_at);
         }
         if world.faults.has_tasks {
             world.schedule_workers(liveness_starts_at);
@@ -187,13 +203,14 @@ impl World {
                 SimEvent::Fault(fault) => self.apply_fault(fault)?,
                 SimEvent::ClientRequest(request) => {
                     self.pending_requests -= 1;
-                    self.send(request);
+                    self.send(request)?;
                 }
                 SimEvent::Worker(action) => self.do_worker_action(action),
                 SimEvent::PauseWorkflow(_, true) if self.is_liveness_phase => {}
-                SimEvent::PauseWorkflow(definition, is_paused) => self.set_workflow_paused(definition, is_paused),
-                SimEvent::StartLiveness => self.start_liveness_phase(),
-                SimEvent::Tick if self.is_over() => {
+                SimEvent::PauseWorkflow(name, is_paused) => self.set_workflow_paused(&name, is_paused),
+                SimEvent::EditWorkflow(name, edit) => self.edit_workflow(&name, edit)?,
+                SimEvent::StartLiveness => self.start_liveness_phase()?,
+                SimEvent::Tick if self.end_schedules()? && self.is_over() => {
                     self.checker.check_all(&self.store)?;
                     self.checker.notifications.check_none_lost(&self.store)?;
                     return self.client_log.check_all(&self.checker);
@@ -202,7 +219,8 @@ impl World {
                     self.checker.notifications.check_none_lost(&self.store)?;
                     self.checker.leases.check_all_delivered(self.now)?;
                     self.check_room_was_made()?;
-                    self.answer_waits_and_resume();
+                    self.restore_workflows()?;
+                    self.answer_waits_and_resume()?;
                     if self.faults.is_shared {
                         self.correct_clocks();
                     }
@@ -230,7 +248,7 @@ impl World {
         self.trace.note(self.now, what);
     }
 
-    fn start_liveness_phase(&mut self) {
+    fn start_liveness_phase(&mut self) -> CheckResult {
         self.note("--- liveness phase: faults stop here".into());
         self.is_liveness_phase = true;
         self.resume_all();
@@ -244,6 +262,7 @@ impl World {
             self.schedule_report(process, &dispatch, Span::from_millis(5), upstream::success(&dispatch));
         }
         self.push(TICK, SimEvent::Tick);
+        Ok(())
     }
 
     /// Checks that older runs made room for a newer one, if a single process had enough time to do so.
@@ -309,8 +328,7 @@ impl World {
     }
 }
 
-/// Draws definitions around the workflows: concurrency limits, a second version with another limit,
-/// notifications.
+/// Draws definitions around the workflows: concurrency limits and notifications.
 fn draw_definitions(
     workflows: Vec<TestWorkflow>,
     random: &mut Random,
@@ -327,30 +345,15 @@ fn draw_definitions(
             let sender = (!is_extreme && random.chance(300)).then_some(name);
             workflow.notifications.push(EndNotification { only_failures: random.chance(300), workflow: sender });
         }
-        definitions.push(definition(workflow, WorkflowId(random.bytes()), format!("workflow {n}"), 1, random));
-    }
-    if faults.has_concurrency_limits && !is_extreme && random.chance(300) {
-        let mut workflow = TestWorkflow::draw(random, 6);
-        workflow.concurrency = Some(ConcurrencyLimit::draw(random));
-        let Version { workflow: id, name, .. } = &*definitions[0].version;
-        definitions.push(definition(workflow, *id, name.clone(), 2, random));
+        definitions.push(catalog::version(workflow, WorkflowId(random.bytes()), format!("workflow {n}"), 1, random));
     }
     if faults.has_notifications {
         let mut workflow = TestWorkflow::notifier(random);
         workflow.concurrency =
             (faults.has_concurrency_limits && random.chance(300)).then(|| ConcurrencyLimit::draw(random));
-        definitions.push(definition(workflow, WorkflowId(random.bytes()), NOTIFIER.into(), 1, random));
+        definitions.push(catalog::version(workflow, WorkflowId(random.bytes()), NOTIFIER.into(), 1, random));
     }
     definitions
-}
-
-fn definition(workflow: TestWorkflow, id: WorkflowId, name: String, number: u32, random: &mut Random) -> KnownVersion {
-    let workflow = Rc::new(workflow);
-    let plan = Arc::new(workflow.plan());
-    let (org, hash, order) = (OrgId::DEFAULT, random.bytes(), Version::order(&plan, None));
-    let version =
-        Version { org, workflow: id, name, number, hash, lowering: 0, plan, order, input: Default::default() };
-    KnownVersion { workflow, version: Arc::new(version) }
 }
 
 /// Calls to the memory store complete at once.
