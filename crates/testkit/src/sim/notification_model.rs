@@ -147,7 +147,7 @@ impl World {
         Ok(())
     }
 
-    fn record_notification_error(&mut self, run: RunId, number: u32, error: String) {
+    fn record_notification_error(&mut self, run: RunId, number: u64, error: String) {
         if !self.is_store_down() {
             let row = NotificationRow { org: OrgId::DEFAULT, run, number, error };
             ready(self.store.record_notification_error(&row)).expect("the memory store answers");
