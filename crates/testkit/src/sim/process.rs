@@ -14,7 +14,7 @@ use super::clock::EngineClock;
 use super::concurrency_model::BatchWriter;
 use super::fault_plan::FaultPlan;
 use super::inbox::InboxEvent;
-use super::schedules::Scheduler;
+use super::schedules::SimulatedSchedules;
 use super::shared_store::Membership;
 use super::upstream;
 use super::violation::{CheckResult, ViolationKind};
@@ -113,7 +113,7 @@ pub struct Process {
     pub is_draining: bool,
     /// Workflows that it knows are paused.
     pub paused: BTreeSet<WorkflowId>,
-    pub scheduler: Scheduler,
+    pub scheduler: SimulatedSchedules,
     /// Workflows and versions that it has read.
     pub cache: WorkflowCache,
     /// The revision of the catalog that the cache belongs to, on a shared store.
@@ -172,7 +172,7 @@ impl Process {
             up_since: Timestamp::default(),
             is_draining: false,
             paused: BTreeSet::new(),
-            scheduler: Scheduler::default(),
+            scheduler: SimulatedSchedules::default(),
             cache: WorkflowCache::default(),
             cache_revision: 0,
             is_outdated: false,

@@ -38,7 +38,7 @@ const PAGE: usize = 1_000;
 
 /// What one process does about schedules.
 #[derive(Default)]
-pub struct Scheduler {
+pub struct SimulatedSchedules {
     /// The first fire time of each schedule that failed while the process was running.
     delayed_since: BTreeMap<TriggerId, Timestamp>,
     /// Schedules that are due, and the one at work.
