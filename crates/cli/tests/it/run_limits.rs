@@ -47,11 +47,12 @@ fn m5_m13_a_loop_has_at_most_ten_thousand_iterations() {
     assert!(error["message"].as_str().is_some_and(|message| message.contains("10000")), "{error:#}");
 
     let workflow = server.workflow(
-        "nap: { sleep: 300ms }\nl: { needs: [nap], loop: { items: trigger.body, tasks: { a: { noop: {} } } } }",
+        "go: { wait_for_signal: { name: go } }\nl: { needs: [go], loop: { items: trigger.body, tasks: { a: { noop: {} } } } }",
     );
     let run = server.trigger(&workflow, &json!(vec![0; 10_001]));
-    server.when(&run, "nap", "sleeping");
+    server.when(&run, "go", "waiting");
     server.crash_and_restart();
+    server.post(&format!("/api/v1/runs/{run}/signals/go"), &json!({})).data(200);
     let view = server.finished(&run);
     let error = &view["tasks"]["l"]["error"];
     assert_eq!((&view["status"], &error["code"]), (&json!("failed"), &json!("max_iterations")), "{view:#}");
