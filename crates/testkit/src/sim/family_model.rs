@@ -73,7 +73,10 @@ impl FamilyModel {
                 let known = known.ok_or_else(|| format!("the end of {child} is told twice, or to the wrong run"))?;
                 known.is_awaited = false;
             }
-            Event::Failed { step, failure, .. } if failure.code == "unknown_workflow" => {
+            // A group or a loop around it fails with the same code.
+            Event::Failed { step, failure, .. }
+                if failure.code == "unknown_workflow" && matches!(kind, Some(StepKind::Child(_))) =>
+            {
                 let mut own = self.children.iter().filter(|(_, child)| child.parent == run && child.step == *step);
                 let is_right = own.any(|(id, child)| !child.exists && self.refused.contains(id));
                 require(is_right, || format!("s{step} of {run} failed, but the workflow of its child is there"))?;
