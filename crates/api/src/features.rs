@@ -176,7 +176,7 @@ pub const ALL: &[Feature] = &[
     planned(FORMS, "step lists (`steps`), transitions (`transitions`), scripts (`script`)"),
     planned(STEP_KINDS, "`wait`, `bash`, `tool`, `agent`, `agent_message`, `conditional`, `parallel`, `script`"),
     planned(FIELDS, "`secrets`"),
-    planned("Repair", "`retry` of a failed run in place, `fork`, `move` to another version, bulk changes of runs"),
+    planned("Repair", "`fork`, `move` to another version, bulk changes of runs"),
     planned("Workflows", "rollback to an earlier version, proposals"),
     planned(SDKS, "TypeScript (`sdks/typescript`), Go (`sdks/go`)"),
     planned("Access", "more than one key, organisations and their quotas"),
