@@ -88,6 +88,10 @@ impl InboxRows {
     pub fn answer<T>(&mut self, item: &QueuedInput<T>, answer: &StoredAnswer) {
         self.forget(item);
         let Some(source) = &item.source else { return };
+        // An earlier request to start this child was not applied. Its row stays, because nothing else asks for the child.
+        if matches!((&item.input, answer), (Input::Start(..), StoredAnswer::NotFound {})) {
+            return;
+        }
         // The child is about to be started, or was deleted: the service that starts children knows which.
         if matches!((&item.input, answer), (Input::ParentClosed { .. }, StoredAnswer::NotFound {})) {
             return self.closings.extend(&source.rows);

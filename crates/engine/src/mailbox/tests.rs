@@ -652,6 +652,28 @@ fn m4_a_node_alone_does_not_read_a_run_that_it_has_just_evicted() {
 }
 
 #[test]
+fn the_row_of_a_child_stays_when_its_first_record_is_not_applied() {
+    let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new())).sharing();
+    let run = RunId([1; 16]);
+    let child = |reply_to| {
+        let source = InboxSource { rows: vec![(OrgId::DEFAULT, run, kernel::InboxId([1; 16]))], is_from_run: true };
+        let start = Box::new(StartRun { source: Some(Box::new(source)), ..*start(run) });
+        Command::Start { start, reply_to, ended: None }
+    };
+    mailbox.accept(child(1));
+    let first = turn(&mut mailbox, Timestamp(1));
+    // The stored rows are read now and then, and this one is still there.
+    mailbox.accept(child(2));
+    mailbox.settle(first, Err(store::Error::Unknown("no answer".into())));
+    let (read, _) = turn_and_commit(&mut mailbox, Timestamp(2));
+    assert_eq!(read.loads, [(OrgId::DEFAULT, run)]);
+    mailbox.accept(Command::Loaded { run, result: Ok(None) });
+    let (_, released) = turn_and_commit(&mut mailbox, Timestamp(3));
+    assert!(matches!(released.replies[..], [(2, Reply::NotFound)]), "{:?}", released.replies);
+    assert!(released.inbox_answers.is_empty(), "{:?}", released.inbox_answers);
+}
+
+#[test]
 fn a_row_is_not_consumed_because_of_an_old_copy_in_memory() {
     let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new())).sharing();
     let run = RunId([1; 16]);

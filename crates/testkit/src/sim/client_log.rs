@@ -254,13 +254,11 @@ impl ClientLog {
                 RequestState::Done(Answer::Applied)
             }
             (ClientRequest::Watch { .. }, Reply::Ended(status)) => RequestState::Ended(status),
-            // Another request has started the child, and it was deleted since.
-            (ClientRequest::StartChild { run, .. }, Reply::NotFound) if stored.is_erased(*run) => RequestState::Ignored,
+            // The row is there, and is tried again: another request has started the child, and it was deleted since; or an
+            // earlier one in the same batch was not applied.
+            (ClientRequest::StartChild { .. }, Reply::NotFound) => RequestState::Ignored,
             (
-                ClientRequest::Start { .. }
-                | ClientRequest::Notify { .. }
-                | ClientRequest::Fire { .. }
-                | ClientRequest::StartChild { .. },
+                ClientRequest::Start { .. } | ClientRequest::Notify { .. } | ClientRequest::Fire { .. },
                 Reply::NotFound,
             ) => {
                 return Err(format!("{:?} was answered with `NotFound`", entry.request).into());

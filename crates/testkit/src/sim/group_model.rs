@@ -69,10 +69,14 @@ impl RunModel {
                 self.check_group_end(i, false)?;
                 // The failure of a group is that of a step inside of it.
                 let is_denied = failure.code.starts_with("approval_");
-                let has_cause = self.inside(i).any(|step| is_failed(step) && step.is_denied == is_denied);
+                let is_broken = failure.code == "template_error";
+                let is_same = |step: &StepModel| {
+                    step.is_denied == is_denied && (step.phase == ModelPhase::Done("template_error")) == is_broken
+                };
+                let has_cause = self.inside(i).any(|step| is_failed(step) && is_same(step));
                 require(has_cause, || format!("s{i} failed with {}, and nothing inside of it did", failure.code))?;
                 self.steps[i].is_denied = is_denied;
-                self.settle(i, "failed")
+                self.settle(i, if is_broken { "template_error" } else { "failed" })
             }
             (Event::Skipped { because, .. }, _) => self.skip(i, because),
             (Event::Cancelled { .. }, _) => {

@@ -238,7 +238,7 @@ impl RunModel {
         let definition = self.step(step as usize);
         let is_allowed = match (status, definition.kind) {
             ("skipped" | "cancelled", _) => true,
-            ("template_error", kind) => kind == StepKind::Set { is_broken: true },
+            ("template_error", kind) => kind == StepKind::Set { is_broken: true } || kind.inner().is_some(),
             ("success", kind) => kind != StepKind::Set { is_broken: true },
             ("failed", StepKind::Http(_) | StepKind::Task(_)) => true,
             // Whether it ran is unknown, and it may run only once.
