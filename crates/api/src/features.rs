@@ -96,6 +96,12 @@ pub const ALL: &[Feature] = &[
         "also after a crash, a timeout, a denial, or a cancellation that asks for it; `recovery` shows the result",
     ),
     works(
+        "History",
+        "guides/following-runs.md",
+        "a run as it was right after any of its events, and what changed between two of them",
+        "events with the actor and the reason of every decision; attempts with their outcomes",
+    ),
+    works(
         "Explain",
         "reference/http-api.md#explain",
         "why a run or a step is in its state, the evidence, and which requests change that; what the open runs of a workflow wait for",
