@@ -88,6 +88,7 @@ function Page({ run, graph, events, explanation, error, chosen, refresh }) {
         : html`<${Fact} name="Expires"><${When} at=${run.expires_at} /><//>`}
       ${run.parent ? html`<${Fact} name="Started by"><a href=${link(["runs", run.parent.run_id], { step: run.parent.step })}>${run.parent.step}</a> of ${run.parent.workflow}<//>`
         : html`<${Fact} name="Started by">${words(run.trigger.type)}<//>`}
+      ${run.forked_from && html`<${Fact} name="Fork of"><a href=${link(["runs", run.forked_from.run_id], { step: run.forked_from.step })}>${run.forked_from.step}</a><//>`}
       <${Fact} name="Version">${run.version}<//>
       ${run.failed_steps.length > 0 && html`<${Fact} name="Failed steps">${run.failed_steps.map((step, i) =>
         html`${i ? ", " : ""}<a class="bad-text" href=${here(outermost(step))}>${step}</a>`)}<//>`}

@@ -5,8 +5,8 @@ import { html, useState } from "./html.js";
 import { Inside } from "./inside.js";
 import { Json, pretty } from "./json.js";
 import { KindIcon, kindLabel } from "./kind.js";
-import { Action, Fact, JsonBox, Problem } from "./parts.js";
-import { link } from "./route.js";
+import { Action, Dialog, Fact, JsonBox, Problem } from "./parts.js";
+import { go, link } from "./route.js";
 import { Status, isTerminal, words } from "./status.js";
 import { Lasting, When, span } from "./time.js";
 
@@ -17,11 +17,13 @@ export function StepPanel({ run, node, step, bars, close, onDone }) {
       ${step.status_code && html`<span class="tag">status ${step.status_code}</span>`}</p>
     <${Problem} error=${step.error} />
     ${!isTerminal(run.status) && !step.finished_at && html`<${Decisions} run=${run} node=${node} step=${step} onDone=${onDone} />`}
+    ${isTerminal(run.status) && !node.parent && html`<${Fork} run=${run} node=${node} />`}
     ${step.skipped_because && html`<${Skipped} because=${step.skipped_because} />`}
     <dl class="facts narrow">
       ${step.started_at && html`<${Fact} name="Started"><${When} at=${step.started_at} /><//>
         <${Fact} name="Duration"><${Lasting} from=${step.started_at} to=${step.finished_at} /><//>`}
       ${step.attempt > 0 && html`<${Fact} name="Attempts">${step.attempt}<//>`}
+      ${step.copied && html`<${Fact} name="Result">${step.copied === "given" ? "given with the fork" : "copied from the run that was forked"}<//>`}
       ${step.wake_at && html`<${Fact} name="Wakes"><${When} at=${step.wake_at} /><//>`}
       ${step.deadline && html`<${Fact} name="Deadline"><${When} at=${step.deadline} /><//>`}
       ${step.next_attempt_at && html`<${Fact} name="Next attempt"><${When} at=${step.next_attempt_at} /><//>`}
@@ -53,6 +55,36 @@ function Decisions({ run, node, step, onDone }) {
     </div>
     ${is_open && html`<${JsonBox} title=${`Result of ${node.step}`} label="Result, as JSON" text="{}" verb="Set"
       send=${(body) => decide("result", `{"result": ${body ?? "null"}}`)} onClose=${() => setOpen(false)} />`}`;
+}
+
+/** Starts a run that takes over what is not downstream of a step. */
+function Fork({ run, node }) {
+  const [plan, setPlan] = useState(null);
+  const [error, setError] = useState(null);
+  const path = `/api/v1/runs/${run.id}/fork`;
+  const ask = async () => {
+    setError(null);
+    setPlan((await call("POST", path, JSON.stringify({ from: node.step, dry_run: true }))).data);
+  };
+  const fork = async () => {
+    try {
+      go(link(["runs", (await call("POST", path, JSON.stringify({ from: node.step }))).data.run_id]));
+    } catch (problem) {
+      setError(problem);
+    }
+  };
+  return html`
+    <div class="buttons decisions"><${Action} act=${ask}>Fork from here<//></div>
+    ${plan && html`
+      <${Dialog} title=${`Fork from ${node.step}?`} onClose=${() => setPlan(null)}>
+        <p>A new run takes over the other results, and runs ${plan.would_run.join(", ")}.</p>
+        ${plan.would_repeat.length > 0 && html`<p>Of these, ${plan.would_repeat.join(", ")} succeeded before.</p>`}
+        <${Problem} error=${error} />
+        <div class="buttons">
+          <button type="button" onClick=${() => setPlan(null)}>Close</button>
+          <button type="button" class="primary" onClick=${fork}>Fork</button>
+        </div>
+      <//>`}`;
 }
 
 function Skipped({ because }) {

@@ -321,6 +321,10 @@ test("an operator decides about steps, and what was undone is shown", async () =
   await page.locator("dialog").getByRole("button", { name: "Set" }).click();
   await see('.bar-top .status[data-status="failed"]');
   await see('[data-recovery="completed"] >> text=book');
+  await go(`/runs/${run}?step=gate`);
+  await page.locator(".panel").getByRole("button", { name: "Fork from here" }).click();
+  await page.locator("dialog").getByRole("button", { name: "Fork" }).click();
+  await see(`.fact a[href*="${run}"]`);
   await define("skipped", { nap: { sleep: "10d" } });
   const kept = await start("skipped");
   await go(`/runs/${kept}?step=nap`);

@@ -166,6 +166,8 @@ codes! {
     NothingToRetry = 409 "nothing_to_retry",
     /// Steps with `irreversible: true` that succeeded would run again; `problems` names each.
     UnsafeRetry = 409 "unsafe_retry",
+    /// The run cannot go on with that version of its workflow; `problems` names the steps that do not fit.
+    CannotMove = 409 "cannot_move",
     /// A step of another run waits for this run, or waited for it: retry that run.
     HasParent = 409 "has_parent",
     /// The run's concurrency group is full, and its runs do not queue.

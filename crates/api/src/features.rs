@@ -85,9 +85,14 @@ pub const ALL: &[Feature] = &[
     works(
         "Flow control",
         "guides/concurrency.md",
-        "`concurrency` keys, pause, resume, retry, cancel, replay; skip a step, give its result, end its wait",
-        "a run that exceeds the limit waits, is skipped, or replaces the running one; runs and workflows can be paused; \
-         a failed run goes on in place, from the step that failed or from an earlier one",
+        "`concurrency` keys, pause, resume, cancel; skip a step, give its result, end its wait",
+        "a run that exceeds the limit waits, is skipped, or replaces the running one; runs and workflows can be paused",
+    ),
+    works(
+        "Repair",
+        "guides/repairing-runs.md",
+        "retry a failed run in place, replay it, fork it from a step, move an open one to another version; many at once",
+        "each says beforehand what would run and what that would repeat, and refuses to repeat what cannot be undone",
     ),
     works(
         "Undo",
@@ -182,7 +187,6 @@ pub const ALL: &[Feature] = &[
     planned(FORMS, "step lists (`steps`), transitions (`transitions`), scripts (`script`)"),
     planned(STEP_KINDS, "`wait`, `bash`, `tool`, `agent`, `agent_message`, `conditional`, `parallel`, `script`"),
     planned(FIELDS, "`secrets`"),
-    planned("Repair", "`fork`, `move` to another version, bulk changes of runs"),
     planned("Workflows", "rollback to an earlier version, proposals"),
     planned(SDKS, "TypeScript (`sdks/typescript`), Go (`sdks/go`)"),
     planned("Access", "more than one key, organisations and their quotas"),

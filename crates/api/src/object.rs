@@ -39,6 +39,11 @@ pub(crate) fn many<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer:
     Ok(all.into_iter().map(|Object(one)| one).collect())
 }
 
+/// A value that is there, also if it is `null`.
+pub(crate) fn value<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<serde_json::Value>, D::Error> {
+    serde_json::Value::deserialize(deserializer).map(Some)
+}
+
 /// Distinguishes `null` (`Some(None)`) from a missing field (`None`).
 pub(crate) fn given<'de, D, T>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
 where

@@ -1,6 +1,6 @@
 //! Request bodies, except definitions and payloads of the caller.
 
-use crate::schema;
+use crate::{object, schema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -122,6 +122,121 @@ pub struct ReplayRequest {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 1024))]
     pub actor: String,
+}
+
+/// Starts a new run that takes over results of one that has ended, and goes on from one of its steps.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ForkRequest {
+    /// The first step that runs again. It is not inside a group or loop: name that.
+    pub from: String,
+    /// The input of the new run, if it is not that of the old one.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "object::value")]
+    pub input: Option<Value>,
+    /// Results of steps, by key. These steps do not run; what depends on them runs again.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub results: BTreeMap<String, Value>,
+    /// Repeat also what the steps did that are marked `irreversible` or `compensatable: false`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub allow_irreversible: bool,
+    /// Starts no run, and answers which steps would run.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dry_run: bool,
+    /// The person or program that starts the run. An approval can exclude the initiator of its run.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub actor: String,
+    /// Why, for the history.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub reason: String,
+}
+
+/// Moves an open run to another version of its workflow.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MoveRequest {
+    /// The number of the version; without it, the current one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<u32>,
+    /// Changes nothing, and answers what would run at once.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dry_run: bool,
+    /// The person or program that moves it, for the history.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub actor: String,
+    /// Why, for the history.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub reason: String,
+}
+
+/// Cancels, retries or replays every run of a workflow form that matches a filter, at most 1,000 in one request. Single
+/// tasks have a request of their own.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RunBulkRequest {
+    pub action: RunBulkAction,
+    #[serde(deserialize_with = "object::one")]
+    pub filter: RunBulkFilter,
+    /// Report what would change, and change nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dry_run: bool,
+    /// For `cancel`: the runs undo first what they did.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub compensate: bool,
+    /// For `retry` and `replay`: also what the steps did that cannot be undone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub allow_irreversible: bool,
+    /// For `replay`: the version of the new runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<ReplayVersion>,
+    /// Go on after this run: `next` of the answer before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+    /// The person or program that asks, for the history.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub actor: String,
+    /// Why, for the history.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub reason: String,
+}
+
+/// What to do with the runs that match.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RunBulkAction {
+    /// Cancel those that are open.
+    Cancel,
+    /// Go on with those that failed or timed out.
+    Retry,
+    /// Start a new run from the input of each that has ended.
+    Replay,
+}
+
+/// Selects runs. A run must match every field that is given; an empty filter selects all runs.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RunBulkFilter {
+    /// The id, slug or name of a workflow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workflow: Option<String>,
+    /// A status, or several with commas.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<String>,
+    /// `key:value`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::optional_label")]
+    pub label: Option<String>,
+    /// Created at or after this time: an instant, or how long ago, such as `1h`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<String>,
+    /// Created before this time: an instant, or how long ago.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<String>,
 }
 
 /// The version of the workflow that a replay runs.

@@ -159,6 +159,9 @@ pub struct RunView {
     /// The run that this one replays.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replayed_from: Option<String>,
+    /// The run that this one is a fork of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forked_from: Option<ForkPointView>,
     /// The step of another run that started this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<ParentView>,
@@ -443,6 +446,11 @@ pub struct StepView {
     /// Of an `approval` step: what is or was to be approved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<ApprovalStepView>,
+    /// In a fork, a step that did not run: `copied` if it ended so in the run that was forked, `given` if the request had
+    /// its result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = ["copied", "given"]))]
+    pub copied: Option<Word>,
     /// Every attempt at the step, in order; only in `GET /runs/{run}/steps`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attempts: Vec<AttemptView>,
@@ -567,12 +575,30 @@ pub struct RunStatusView {
 pub enum RunRetryView {
     Retried(RunStatusView),
     /// With `dry_run`.
-    Planned(RetryPlanView),
+    Planned(DryRunView),
 }
 
-/// What a retry of a run would do.
+/// The answer to a move of a run.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct RetryPlanView {
+#[serde(untagged)]
+pub enum RunMoveView {
+    Moved(MovedView),
+    /// With `dry_run`.
+    Planned(DryRunView),
+}
+
+/// The version that a run has.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct MovedView {
+    pub id: String,
+    #[schemars(schema_with = "schema::run_status")]
+    pub status: Word,
+    pub version: u32,
+}
+
+/// What a request would lead to.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct DryRunView {
     /// The steps that would run. A group or loop among them would start from scratch.
     pub would_run: Vec<String>,
     /// Those of them that have succeeded before.
@@ -707,6 +733,67 @@ pub struct ReplayedView {
     /// An earlier request with the same idempotency key started the run.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub deduplicated: bool,
+}
+
+/// The answer to a fork of a run.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum RunForkView {
+    Forked(ForkedView),
+    /// With `dry_run`.
+    Planned(DryRunView),
+}
+
+/// The run that a fork started.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct ForkedView {
+    pub run_id: String,
+    /// The run that was forked.
+    pub forked_from: String,
+    pub workflow_id: String,
+    pub status: Word,
+    #[schemars(extend("format" = "date-time"))]
+    pub started_at: String,
+    /// An earlier request with the same idempotency key started the run.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub deduplicated: bool,
+}
+
+/// The run that a run is a fork of.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct ForkPointView {
+    pub run_id: String,
+    /// The first step that ran again.
+    pub step: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+}
+
+/// How many runs a bulk request matched and changed.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct RunBulkView {
+    pub matched: usize,
+    pub changed: usize,
+    /// The ids of the first 100 runs that matched.
+    pub runs: Vec<String>,
+    /// The ids of the first 100 runs that a replay started.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub started: Vec<String>,
+    /// The first 100 runs that were left as they are, each with the reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<RefusedRunView>,
+    /// More runs may match: send the request again with this `cursor`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+/// A run that a bulk request left as it is.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct RefusedRunView {
+    pub run_id: String,
+    /// The code of the error that a request for this run alone would get.
+    pub code: Word,
+    pub message: String,
 }
 
 /// An event in a stream, with its run and workflow.

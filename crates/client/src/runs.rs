@@ -2,9 +2,9 @@
 
 use crate::{Client, Error, Events, RequestBuilder, Result, segment};
 use api::{
-    CancelRequest, EventView, ExplainView, OverriddenView, OverrideRequest, Page, PauseRequest, ReplayRequest,
-    ReplayedView, ResultRequest, RetryRequest, RunDiffView, RunRetryView, RunStatusView, RunSummary, RunView, StepView,
-    WaitSummaryView,
+    CancelRequest, EventView, ExplainView, ForkRequest, MoveRequest, OverriddenView, OverrideRequest, Page,
+    PauseRequest, ReplayRequest, ReplayedView, ResultRequest, RetryRequest, RunBulkRequest, RunBulkView, RunDiffView,
+    RunForkView, RunMoveView, RunRetryView, RunStatusView, RunSummary, RunView, StepView, WaitSummaryView,
 };
 use reqwest::Method;
 use serde::de::DeserializeOwned;
@@ -149,6 +149,21 @@ impl Client {
     /// Starts a new run with the same input, on the same version or on the current one.
     pub async fn replay(&self, run: &str, request: &ReplayRequest) -> Result<ReplayedView> {
         self.data(RequestBuilder::post(format!("/runs/{}/replay", segment(run))).json(request)).await
+    }
+
+    /// Starts a new run that takes over results of one that has ended, and goes on from one of its steps.
+    pub async fn fork(&self, run: &str, request: &ForkRequest) -> Result<RunForkView> {
+        self.data(RequestBuilder::post(format!("/runs/{}/fork", segment(run))).json(request)).await
+    }
+
+    /// Goes on with another version of the workflow.
+    pub async fn move_run(&self, run: &str, request: &MoveRequest) -> Result<RunMoveView> {
+        self.data(RequestBuilder::post(format!("/runs/{}/move", segment(run))).json(request)).await
+    }
+
+    /// Cancels, retries or replays every run that matches a filter.
+    pub async fn change_runs(&self, request: &RunBulkRequest) -> Result<RunBulkView> {
+        self.data(RequestBuilder::post("/runs/bulk".into()).json(request)).await
     }
 
     /// Deletes a run that has ended.

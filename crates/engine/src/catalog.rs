@@ -8,7 +8,8 @@
 use crate::error::Error;
 use crate::mailbox::{LoadFailure, Resumed, StoredBytes};
 use crate::services::triggers::owned_trigger;
-use crate::version::{InputCheck, Version};
+use crate::version::{InputCheck, RunVersions, Version};
+use kernel::event::Origin;
 use kernel::planted_bugs::{self, Bug};
 use kernel::{OrgId, Plan, Run, Timestamp, WorkflowId};
 use lang::{Compiled, MetaChange};
@@ -97,6 +98,38 @@ impl Catalog<'_> {
         }
         let plan = (row.hash, Some(row.lowering));
         self.pinned(row.org, row.workflow, row.version, &row.workflow_name, plan).await
+    }
+
+    /// The versions that a run had.
+    pub async fn versions_of(&self, row: &RunRow, run: &Run) -> Result<RunVersions, LoadFailure> {
+        let origin = &run.state.origin;
+        if run.state.moves.is_empty() {
+            return self.version_of(row).await.map(RunVersions::only);
+        }
+        let first = self.named(row, (origin.version, &origin.hash, origin.lowering)).await?;
+        let mut moves = Vec::new();
+        for to in &run.state.moves {
+            moves.push((to.seq, self.named(row, (to.version, &to.hash, to.lowering)).await?));
+        }
+        Ok(RunVersions::new(first, moves))
+    }
+
+    /// The version that a run was created with.
+    pub async fn of_origin(&self, org: OrgId, origin: &Origin) -> Result<Arc<Version>, LoadFailure> {
+        let hash = <[u8; 32]>::try_from(&origin.hash[..]);
+        let hash = hash.map_err(|_| LoadFailure::Damaged("its version has no hash".into()))?;
+        let plan = (hash, Some(origin.lowering));
+        self.pinned(org, origin.workflow, origin.version, &origin.workflow_name, plan).await
+    }
+
+    /// A version of the workflow of a run, as the events of the run name it.
+    pub async fn named(
+        &self,
+        row: &RunRow,
+        (number, hash, lowering): (u32, &[u8], u32),
+    ) -> Result<Arc<Version>, LoadFailure> {
+        let hash = hash.try_into().map_err(|_| LoadFailure::Damaged("a version has no hash".into()))?;
+        self.pinned(row.org, row.workflow, number, &row.workflow_name, (hash, Some(lowering))).await
     }
 
     /// A version by number, hash and lowering, cached. Without a lowering, the latest that is stored.

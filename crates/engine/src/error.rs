@@ -71,7 +71,7 @@ pub enum Error {
     NoStep(String),
     #[error("no step of this run waits for {0}")]
     NothingWaits(&'static str),
-    /// A replay would repeat what these steps did.
+    /// A replay or a fork would repeat what these steps did.
     #[error("{} did something that can be neither undone nor repeated", .0.iter().map(|step| format!("`{}`", step.key)).collect::<Vec<_>>().join(", "))]
     UnsafeReplay(Vec<UnrepeatableStep>),
     /// The request has to name one of these steps.
@@ -90,7 +90,10 @@ pub enum Error {
     #[error("no step waits for its next attempt, or the run is paused")]
     NothingToRetry,
     #[error("{message}")]
-    InvalidRetry { field: &'static str, message: String },
+    InvalidField { field: &'static str, message: String },
+    /// The run cannot go on with a version.
+    #[error("{0}")]
+    CannotMove(CannotMove),
     #[error("{0}")]
     RunOpen(String),
     /// Another part of the same request was refused; nothing was changed.
@@ -117,6 +120,50 @@ pub enum Error {
     /// Another process uses the store.
     #[error("{0}")]
     InUse(String),
+}
+
+/// Why a run cannot go on with a version of its workflow. Steps by key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CannotMove {
+    SingleTask,
+    Form,
+    /// Attempts or child runs of these are under way.
+    Busy(Vec<String>),
+    /// The version does not have these, or not inside of the same groups.
+    Missing(Vec<String>),
+    /// These have begun, and are of another kind in the version.
+    Changed(Vec<String>),
+}
+
+impl CannotMove {
+    pub fn steps(&self) -> &[String] {
+        match self {
+            CannotMove::SingleTask | CannotMove::Form => &[],
+            CannotMove::Busy(steps) | CannotMove::Missing(steps) | CannotMove::Changed(steps) => steps,
+        }
+    }
+
+    /// What is wrong with one of the steps.
+    pub fn of_step(&self, step: &str) -> String {
+        match self {
+            CannotMove::Busy(_) => format!("`{step}` is being worked on"),
+            CannotMove::Missing(_) => format!("the version has no step `{step}` in this place"),
+            _ => format!("`{step}` has begun, and is of another kind in the version"),
+        }
+    }
+}
+
+impl std::fmt::Display for CannotMove {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            CannotMove::SingleTask => f.write_str("a single task has no other version"),
+            CannotMove::Form => f.write_str("the version has another form than the run"),
+            of_steps => {
+                let steps: Vec<String> = self.steps().iter().map(|step| of_steps.of_step(step)).collect();
+                f.write_str(&steps.join("; "))
+            }
+        }
+    }
 }
 
 /// The length of the text that stands for all problems of a body.

@@ -256,7 +256,7 @@ impl Case<'_> {
         let run = &self.reading.run;
         let is_attached = run.state.origin.parent.as_ref().is_some_and(|parent| !parent.is_detached);
         let can_go_on = matches!(run.status(), RunStatus::Failed | RunStatus::Timeout) && !is_attached;
-        let is_safe = || repair(self.plan, run, None).irreversible.is_empty();
+        let is_safe = || repair(self.plan, run, &[]).irreversible.is_empty();
         (can_go_on && is_safe()).then(|| self.action("retry", "retry", Some(json!({}))))
     }
 

@@ -28,7 +28,7 @@ pub mod version;
 pub use catalog::WorkflowChange;
 pub use clock::{Clock, ClockMode};
 pub use engine::{Engine, Options};
-pub use error::Error;
+pub use error::{CannotMove, Error};
 pub use execute::fake_network::{FakeNetwork, FakeResponse, PendingCall};
 pub use execute::{HttpOptions, HttpQueuePosition};
 pub use mailbox::Reply;

@@ -479,6 +479,11 @@ impl<T> Mailbox<T> {
         // Another node's clock may be ahead of this one's.
         let now = now.max(live.run.state.at);
         let mut items = std::mem::take(&mut entry.inbox);
+        // A move changes the plan, so it is decided alone.
+        if let Some(place) = items.iter().position(|item| matches!(item.input, Input::Move(_))) {
+            entry.inbox = items.split_off(place.max(1));
+        }
+        let has_more = !entry.inbox.is_empty();
         let readmission = match items.iter().any(|item| matches!(item.input, Input::Reopen { .. })) {
             true => admission::readmit(&mut self.concurrency_groups, &self.nodes, &mut self.recently_left, id, live),
             false => Admission::Open,
@@ -531,12 +536,21 @@ impl<T> Mailbox<T> {
             if live.run.state.seq == 0 {
                 return self.give_up_on(id, Reply::NotFound);
             }
+            if has_more {
+                entry.is_queued = true;
+                self.queue.push_back(id);
+            }
             self.arm_or_remove(id, &mut turn.ready);
             if has_lost_claim {
                 self.release_shared(id);
             }
             return;
         };
+        if let [QueuedInput { input: Input::Move(order), .. }] = items.as_slice() {
+            live.move_to(order);
+            // What the new plan has to do comes next.
+            entry.inbox.insert(0, QueuedInput::wake());
+        }
         live.payloads.clear();
         entry.phase = Phase::InFlight;
         let evict_policy = task_work::evict_policy(&self.task_queue);
@@ -628,7 +642,7 @@ impl<T> Mailbox<T> {
         let later = self.runs.remove(&run).map(|entry| entry.inbox).unwrap_or_default();
         for item in items.into_iter().chain(later) {
             self.inbox_rows.forget(&item);
-            let reply = if matches!(item.input, Input::Start(..)) { why.clone() } else { Reply::NotFound };
+            let reply = if matches!(item.input, Input::Start { .. }) { why.clone() } else { Reply::NotFound };
             replies.extend(item.reply_to.map(|reply_to| (reply_to, reply)));
         }
         self.leave_group(run);
@@ -643,6 +657,7 @@ impl<T> Mailbox<T> {
         self.fired += u64::from(std::mem::take(&mut entry.is_due));
         live.seq += 1;
         live.updated_at = self.now;
+        live.is_moving = false;
         live.stored_bytes = match &write.snapshot {
             Some(snapshot) => StoredBytes::new(Some(snapshot), &[]),
             None => live.stored_bytes.with_record(&write.record),

@@ -1,6 +1,7 @@
 //! One immutable version of a workflow, with its compiled plan.
 
 use crate::error::Error;
+use kernel::run::Plans;
 use kernel::{OrgId, Plan, WorkflowId};
 use lang::{Budget, InputSchema};
 use std::sync::{Arc, OnceLock};
@@ -47,6 +48,31 @@ impl InputCheck {
             Ok(schema) => schema.check(body, budget).map_err(Error::InvalidInput),
             Err(why) => Err(Error::Refused(format!("the workflow's `input` schema cannot be read: {why}"))),
         }
+    }
+}
+
+/// The versions that a run had, each from an event on: one, unless the run was moved to another.
+#[derive(Clone, Debug)]
+pub struct RunVersions(Vec<(u64, Arc<Version>)>);
+
+impl RunVersions {
+    pub fn only(version: Arc<Version>) -> RunVersions {
+        RunVersions(vec![(0, version)])
+    }
+
+    /// `first`, and those that the run was moved to, each with the event that moved it.
+    pub fn new(first: Arc<Version>, moves: Vec<(u64, Arc<Version>)>) -> RunVersions {
+        RunVersions(std::iter::once((0, first)).chain(moves).collect())
+    }
+
+    /// The version that an event belongs to.
+    pub fn at(&self, seq: u64) -> &Arc<Version> {
+        let after = self.0.partition_point(|(first, _)| *first <= seq);
+        &self.0[after - 1].1
+    }
+
+    pub fn plans(&self) -> Plans<'_> {
+        Plans::new(self.0.iter().map(|(first, version)| (*first, &*version.plan)).collect())
     }
 }
 

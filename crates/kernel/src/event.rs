@@ -8,7 +8,7 @@ use crate::expr::Seen;
 use crate::id::{RunId, TriggerId, WorkflowId};
 use crate::payload::Payload;
 use crate::plan::{Decision, Level};
-use crate::status::RunStatus;
+use crate::status::{RunStatus, StepStatus};
 use crate::time::{Span, Timestamp};
 use crate::wire;
 use bytes::Bytes;
@@ -208,6 +208,33 @@ choice! {
             /// The groups, loops and iterations around those steps: they are at work again.
             5 => around: Vec<u32>,
         },
+        /// The run is a fork: it takes over how the step ended in the run that it was forked from.
+        48 since 2 => Copied { 1 => step: u32, 2 => ended: Box<CopiedStep> },
+        /// The run goes on with another version of its workflow.
+        49 since 2 => Moved {
+            1 => actor: String, 2 => reason: String,
+            3 => version: u32,
+            4 => hash: Bytes,
+            5 => lowering: u32,
+            /// The node of each step in the state, in the plan of that version.
+            6 => nodes: BTreeMap<u32, u32>,
+        },
+    }
+}
+
+message! {
+    /// How a step ended in another run of the same version.
+    pub struct CopiedStep {
+        1 => status: StepStatus,
+        2 => response: Option<Response>,
+        3 => callback: Option<Callback>,
+        4 => failure: Option<Failure>,
+        /// Why it was skipped.
+        5 => because: Option<Because>,
+        /// What failed inside of it (M15): the steps inside are not copied.
+        6 => errors: Option<Payload>,
+        /// The caller gave this result; the step did not end so.
+        7 => is_given: bool,
     }
 }
 
@@ -298,6 +325,18 @@ message! {
         21 => lowering: u32,
         /// The step that started it.
         22 since 2 => parent: Option<Box<Parent>>,
+        /// The run whose results this one took over, and the step from which it goes on.
+        23 since 2 => forked_from: Option<Box<ForkPoint>>,
+    }
+}
+
+message! {
+    /// Where a fork begins.
+    pub struct ForkPoint {
+        1 => run: RunId,
+        /// The key of the first step that runs again.
+        2 => step: String,
+        3 => reason: String,
     }
 }
 
@@ -478,6 +517,11 @@ words! {
         RunCompensating = "run.compensating",
         /// The run had failed or timed out, and goes on: `actor` retried it, for `data.reason`. The steps in `data.steps` run again.
         RunRetried = "run.retried",
+        /// The run goes on with another version of its workflow, `data.version`: `actor` moved it, for `data.reason`.
+        RunMoved = "run.moved",
+        /// The run is a fork: it takes over how the step ended in the run that it was forked from, or the result that
+        /// the caller gave.
+        StepCopied = "step.copied",
         /// What the step did is being undone.
         CompensationStarted = "compensation.started",
         /// What the step did is undone.
@@ -551,6 +595,8 @@ impl Event {
             Event::RunCancelling { .. } => EventType::RunCancelling,
             Event::RunCompensating { .. } => EventType::RunCompensating,
             Event::RunRetried { .. } => EventType::RunRetried,
+            Event::Copied { .. } => EventType::StepCopied,
+            Event::Moved { .. } => EventType::RunMoved,
             Event::SignalConsumed { .. } => EventType::SignalConsumed,
             Event::ApprovalRequested { .. } => EventType::ApprovalRequested,
             Event::ApprovalDecided { decision: Decision::Approved, .. } => EventType::ApprovalApproved,
@@ -607,6 +653,7 @@ impl Event {
             | Event::ChildEnded { step, .. }
             | Event::Returned { step, .. }
             | Event::Overridden { step, .. }
+            | Event::Copied { step, .. }
             | Event::Logged { step, .. } => Some(*step),
             Event::RunFailed { step, .. } => *step,
             Event::Created { .. }
@@ -620,6 +667,7 @@ impl Event {
             | Event::RunCancelling { .. }
             | Event::RunCompensating { .. }
             | Event::RunRetried { .. }
+            | Event::Moved { .. }
             | Event::Queued { .. }
             | Event::Admitted {}
             | Event::Paused { .. }

@@ -189,11 +189,12 @@ impl StoredInput {
             Input::Reopen { from, allow_irreversible, actor, reason, admission: _ } => {
                 StoredInput::Reopen { from, allow_irreversible, actor, reason }
             }
-            Input::Start(..)
+            Input::Start { .. }
             | Input::Admit
             | Input::Claim { .. }
             | Input::StillAlive { .. }
             | Input::Lost { .. }
+            | Input::Move(_)
             | Input::Wake => return None,
         })
     }

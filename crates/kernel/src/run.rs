@@ -38,12 +38,14 @@ pub const CHILDREN_MAX: u32 = 10_000;
 pub const SIGNALS_MAX: usize = 1_000;
 
 mod fold;
+mod moved;
 mod reopen;
 mod state;
 
+pub use moved::Plans;
 pub use state::{
-    AnsweredWait, ApprovalRequest, CalledOff, ChildLink, Iteration, Iterations, LastReport, Pause, Phase, Place,
-    Signal, SignalKey, State, Step,
+    AnsweredWait, ApprovalRequest, CalledOff, ChildLink, Copied, Iteration, Iterations, LastReport, MovedTo, Pause,
+    Phase, Place, Signal, SignalKey, State, Step,
 };
 
 names! {
@@ -174,31 +176,31 @@ impl Run {
             if wire::Value::is_newer(&run.state) {
                 return Err(LoadError::Newer);
             }
-            if run.state.steps.len() != plan.root().len() {
+            if !run.fits(plan) {
                 return Err(LoadError::Damaged("the snapshot and the plan have different steps".into()));
             }
         }
         run.reindex(plan);
-        run.fold(plan, records, u64::MAX)?;
+        run.fold(&Plans::only(plan), records, u64::MAX)?;
         Ok(run)
     }
 
     /// Loads a run from all its records as it was right after event `seq`.
-    pub fn load_at(plan: &Plan, records: &[Bytes], seq: u64) -> Result<Run, LoadError> {
+    pub fn load_at(plans: &Plans<'_>, records: &[Bytes], seq: u64) -> Result<Run, LoadError> {
         let mut run = Run::default();
-        run.fold(plan, records, seq)?;
+        run.fold(plans, records, seq)?;
         Ok(run)
     }
 
     /// The same, with the steps of iterations that had settled.
-    pub fn load_whole_at(plan: &Plan, records: &[Bytes], seq: u64) -> Result<Run, LoadError> {
+    pub fn load_whole_at(plans: &Plans<'_>, records: &[Bytes], seq: u64) -> Result<Run, LoadError> {
         let mut run = Run { is_whole: true, ..Run::default() };
-        run.fold(plan, records, seq)?;
+        run.fold(plans, records, seq)?;
         Ok(run)
     }
 
     /// Applies the events of these records, up to and including the one with the number `until`.
-    fn fold(&mut self, plan: &Plan, records: &[Bytes], until: u64) -> Result<(), LoadError> {
+    fn fold(&mut self, plans: &Plans<'_>, records: &[Bytes], until: u64) -> Result<(), LoadError> {
         for bytes in records {
             let record = Record::open(bytes)?;
             if record.first != self.state.seq + 1 {
@@ -211,7 +213,7 @@ impl Run {
                 if self.state.seq == until {
                     return Ok(());
                 }
-                self.apply(plan, event, record.at)?;
+                self.apply(plans.at(self.state.seq + 1), event, record.at)?;
             }
         }
         Ok(())
@@ -258,6 +260,17 @@ impl Run {
         self.state.opened.max(self.state.steps.len() as u32)
     }
 
+    /// The version that it has now: its number, hash and lowering.
+    pub fn version(&self) -> (u32, &Bytes, u32) {
+        match self.state.moves.last() {
+            Some(moved) => (moved.version, &moved.hash, moved.lowering),
+            None => {
+                let origin = &self.state.origin;
+                (origin.version, &origin.hash, origin.lowering)
+            }
+        }
+    }
+
     /// Whether the step existed and has left the state since.
     pub fn has_left(&self, step: u32) -> bool {
         step < self.next_step() && self.get(step).is_none()
@@ -274,7 +287,7 @@ impl Run {
 
     /// The steps of a node, without the iterations of a loop.
     pub fn steps_of(&self, node: u32) -> impl Iterator<Item = u32> + '_ {
-        let root = Some(node).filter(|node| (*node as usize) < self.state.steps.len());
+        let root = self.step_in(None, node).filter(|step| (*step as usize) < self.state.steps.len());
         let inner =
             self.state.inner.iter().filter(move |(_, step)| step.place.as_ref().is_some_and(|p| p.node == node));
         root.into_iter().chain(inner.map(|(step, _)| *step)).filter(|step| self.iteration(*step).is_none())
@@ -282,12 +295,12 @@ impl Run {
 
     /// The step that an inner step is a part of.
     pub fn parent(&self, step: u32) -> Option<u32> {
-        self.step(step).place.as_ref().map(|place| place.parent)
+        self.step(step).place.as_ref().map(|place| place.parent).filter(|parent| *parent != Place::ROOT)
     }
 
     /// The loop and the number of an iteration.
     pub fn iteration(&self, step: u32) -> Option<(u32, u32)> {
-        let place = self.step(step).place.as_ref()?;
+        let place = self.step(step).place.as_ref().filter(|place| place.parent != Place::ROOT)?;
         (self.node_number(place.parent) == place.node).then_some((place.parent, place.index))
     }
 
@@ -322,9 +335,16 @@ impl Run {
     /// The step of a node in a group: in the root group, or among the inner steps of `group`.
     pub fn step_in(&self, group: Option<u32>, node: u32) -> Option<u32> {
         match group {
-            None => Some(node).filter(|node| (*node as usize) < self.state.steps.len()),
+            None if self.state.moves.is_empty() => Some(node).filter(|node| (*node as usize) < self.state.steps.len()),
+            None => self.index.children.get(&(Place::ROOT, node)).copied(),
             Some(group) => self.index.children.get(&(group, node)).copied(),
         }
+    }
+
+    /// The steps of the root group.
+    pub fn roots(&self) -> impl Iterator<Item = u32> + '_ {
+        let unmoved = if self.state.moves.is_empty() { self.state.steps.len() as u32 } else { 0 };
+        (0..unmoved).chain(self.children(Place::ROOT))
     }
 
     /// The inner steps of a step, by node or by number of the iteration; not theirs in turn.

@@ -4,6 +4,7 @@ use api::{At, Code, ErrorBody, Problem};
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use engine::CannotMove;
 use engine::triggers::webhook::Rejection;
 use lang::Diagnostic;
 
@@ -203,14 +204,35 @@ impl From<engine::Error> for Refusal {
                 refusal.0.status = 409;
                 refusal
             }
+            Error::CannotMove(ref why) if why.steps().is_empty() => {
+                Refusal::new(Code::CannotMove, message).hint("start a new run, or fork this one when it has ended")
+            }
+            Error::CannotMove(why) => {
+                let hint = match why {
+                    CannotMove::Busy(_) => "pause the run, and move it when its attempts have ended",
+                    _ => {
+                        "a step that the run has must stay in the definition; add steps instead, or fork the run later"
+                    }
+                };
+                let problems = why.steps().iter().map(|step| Problem {
+                    code: Code::CannotMove.as_str().to_owned(),
+                    message: why.of_step(step),
+                    hint: Some(hint.into()),
+                    at: Some(At { path: step.clone(), line: None, column: None }),
+                    ..Default::default()
+                });
+                let mut refusal = Refusal::of_problems(Code::CannotMove, problems.collect());
+                refusal.0.status = 409;
+                refusal
+            }
             Error::HasParent { .. } => Refusal::new(Code::HasParent, message).hint("retry that run"),
             Error::NoRoom => Refusal::new(Code::ConcurrencyLimit, message)
                 .hint("try again when another run of its concurrency group has ended"),
             Error::NothingToRetry => Refusal::new(Code::NothingToRetry, message)
                 .hint("`GET /runs/{run}/explain` says what the run waits for"),
-            Error::InvalidRetry { field, .. } => Refusal::new(Code::InvalidBody, message).at(field),
+            Error::InvalidField { field, .. } => Refusal::new(Code::InvalidBody, message).at(field),
             Error::RunOpen(_) => Refusal::new(Code::RunNotEnded, message)
-                .hint("only a run that has ended can be deleted; cancel it first"),
+                .hint("only a run that has ended can be deleted or forked; cancel it first, or wait"),
             Error::OtherVersion(hash) => Refusal::new(Code::VersionMismatch, message)
                 .hint(format!("it is at {} now; read it again before changing it", crate::views::hash(&hash))),
             Error::TooManyTypes(_) => Refusal::new(Code::InvalidParameter, message)

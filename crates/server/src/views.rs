@@ -8,8 +8,9 @@ pub mod tasks;
 use crate::Refusal;
 use api::{
     ActionView, ApprovalStepView, CauseView, ChainLinkView, ChildView, DeliveryView, EventView, ExplainView,
-    FailureView, ParentView, PauseView, RecoveryView, RunSummary, RunView, SkipView, StepView, TriggerDetail,
-    TriggerView, UndoneStepView, UnreadableView, WaitGroupView, WaitSummaryView, WaitingView, WorkflowView, rfc3339,
+    FailureView, ForkPointView, ParentView, PauseView, RecoveryView, RunSummary, RunView, SkipView, StepView,
+    TriggerDetail, TriggerView, UndoneStepView, UnreadableView, WaitGroupView, WaitSummaryView, WaitingView,
+    WorkflowView, rfc3339,
 };
 use engine::Engine;
 use engine::explain::Explanation;
@@ -18,7 +19,7 @@ use engine::services::{Reading, Recovery, StoredEvent, UnreadableRun, WaitGroup,
 use kernel::advance::FailedSteps;
 use kernel::event::{Because, EventType, Failure, Pair};
 use kernel::plan::{Node, OnError};
-use kernel::run::{ApprovalRequest, ChildLink, Iteration, Phase, Step, WaitKind};
+use kernel::run::{ApprovalRequest, ChildLink, Iteration, Phase, Place, Step, WaitKind};
 use kernel::{Event, Payload, Plan, StepStatus, Timestamp};
 use lang::trigger::{Spec, WebhookSignal};
 use serde_json::{Map, Value, json};
@@ -169,17 +170,18 @@ pub fn run(reading: &Reading) -> RunView {
         step: w.step.map(key),
         until: w.until.map(rfc3339),
     });
-    let tasks = version.order.iter().map(|i| {
-        let view = step(reading, *i, false);
-        (key(*i), serde_json::to_value(view).unwrap_or_default())
+    let roots = version.order.iter().filter_map(|node| run.step_in(None, *node));
+    let tasks = roots.map(|i| {
+        let view = step(reading, i, false);
+        (key(i), serde_json::to_value(view).unwrap_or_default())
     });
     RunView {
         id: row.id.to_string(),
         workflow: row.workflow_name.clone(),
         workflow_id: row.workflow.to_string(),
         form: row.form.as_str().into(),
-        version: row.version,
-        hash: hash(&row.hash),
+        version: version.number,
+        hash: hash(&version.hash),
         status: state.status.as_str().into(),
         waiting_for: if run.is_terminal() { Vec::new() } else { waiting.collect() },
         trigger: TriggerView {
@@ -203,6 +205,11 @@ pub fn run(reading: &Reading) -> RunView {
         finished_at: state.finished_at.map(rfc3339),
         expires_at: rfc3339(state.origin.expires_at),
         replayed_from: state.origin.replayed_from.map(|run| run.to_string()),
+        forked_from: state.origin.forked_from.as_deref().map(|point| ForkPointView {
+            run_id: point.run.to_string(),
+            step: point.step.clone(),
+            reason: point.reason.clone(),
+        }),
         parent: state.origin.parent.as_deref().map(|parent| ParentView {
             run_id: parent.run.to_string(),
             workflow: parent.workflow.clone(),
@@ -397,6 +404,7 @@ fn step(reading: &Reading, index: u32, in_list: bool) -> StepView {
         errors: errors_inside(reading, index),
         child: state.child.as_deref().map(child),
         approval: state.approval.as_deref().map(|request| approval(reading, node, index, request)),
+        copied: state.copied.as_ref().map(|copied| if copied.is_given { "given" } else { "copied" }.into()),
         attempts: Vec::new(),
     }
 }
@@ -405,6 +413,10 @@ fn step(reading: &Reading, index: u32, in_list: bool) -> StepView {
 fn errors_inside(reading: &Reading, step: u32) -> Option<Value> {
     let inner = reading.run.node(&reading.version.plan, step).inner()?;
     let goes_on = inner.on_error == OnError::Continue && reading.run.iteration(step).is_none();
+    let copied = reading.run.step(step).copied.as_ref().and_then(|copied| copied.errors.as_ref());
+    if let Some(errors) = copied {
+        return Some(value(reading, errors));
+    }
     goes_on.then(|| kernel::advance::errors(&reading.version.plan, &reading.run, step))
 }
 
@@ -489,7 +501,7 @@ pub fn event(plan: &Plan, stored: &StoredEvent) -> EventView {
         | Event::RetryDue { actor, .. } => Some(actor),
         Event::Created { origin } => Some(&origin.actor),
         Event::RunCompensating { end } => Some(&end.actor),
-        Event::Overridden { actor, .. } => Some(actor),
+        Event::Overridden { actor, .. } | Event::Moved { actor, .. } => Some(actor),
         _ => None,
     };
     let actor = actor.filter(|actor| !actor.is_empty()).cloned();
@@ -594,11 +606,22 @@ fn data(plan: &Plan, stored: &StoredEvent) -> Value {
             json!({ "reason": "host_backoff", "next_attempt_at": rfc3339(*until), "error": failure(f), "saw": saw(seen) })
         }
         Event::Opened { step, parent, index, .. } => {
+            if *parent == Place::ROOT {
+                return json!({ "parent": null, "index": null });
+            }
             let is_iteration = stored.place(*step).indices.len() > stored.place(*parent).indices.len();
             json!({ "parent": stored.key(plan, *parent), "index": is_iteration.then_some(index) })
         }
         Event::GroupStarted { seen, .. } => json!({ "saw": saw(seen) }),
         Event::LoopStarted { seen, count, .. } => json!({ "saw": saw(seen), "count": count }),
+        Event::Moved { reason, version, hash, .. } => {
+            let hash = <[u8; 32]>::try_from(&hash[..]).map(|bytes| self::hash(&bytes));
+            json!({ "reason": reason, "version": version, "hash": hash.unwrap_or_default() })
+        }
+        Event::Copied { ended, .. } => json!({
+            "status": ended.status.as_str(), "given": ended.is_given,
+            "error": ended.failure.as_ref().map(failure), "response": ended.response.as_ref().map(response),
+        }),
         Event::RunFinished { output } => json!({ "output_bytes": output.len }),
         Event::RunWaiting {}
         | Event::RunResumed {}

@@ -192,6 +192,9 @@ impl Contents {
         let Some(run) = self.runs.get_mut(&key).map(Arc::make_mut) else { return };
         if let Some(row) = &write.row {
             run.update(row);
+            if write.is_moved {
+                (run.row.version, run.row.hash, run.row.lowering) = (row.version, row.hash, row.lowering);
+            }
         }
         run.records.push(write.record.clone());
         self.journal.push(Some((write.org, write.run, write.after + 1)));

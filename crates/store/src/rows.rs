@@ -30,6 +30,9 @@ pub struct RunWrite {
     pub record: Bytes,
     /// The `runs` row, when it is new or its status changes. Required when `after` is 0.
     pub row: Option<RunRow>,
+    /// The record moves the run to another version: the version, hash and lowering of `row` are written, too. They are fixed
+    /// otherwise.
+    pub is_moved: bool,
     /// State after this record.
     pub snapshot: Option<Bytes>,
     /// The change of the timer row that an evicted run has.

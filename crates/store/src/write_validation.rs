@@ -41,7 +41,7 @@ pub(crate) fn is_valid(write: &RunWrite) -> bool {
         && inbox_is_its_own
         && delivery_is_its_own
         && waits_are_its_own
-        && (write.row.is_some() || !is_first)
+        && (write.row.is_some() || !is_first && !write.is_moved)
         && (write.run_insert.is_none() || is_first)
 }
 

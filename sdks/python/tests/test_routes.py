@@ -154,6 +154,14 @@ class Cases:
             self.assertIn(self.client.runs.cancel(run, "no more", compensate=True).status, ("compensating", "cancelled"))
             ended = self.client.wait(run, "10s")
             self.assertEqual(ended.status, "cancelled")
+            forked = self.client.runs.fork(run, "gate", results={"book": {"id": 8}}, reason="again", actor="ann")
+            shown = self.client.runs.get(forked)
+            self.assertEqual(shown.raw["tasks"]["book"]["copied"], "given")
+            self.assertEqual(shown.raw["forked_from"], {"run_id": run.id, "step": "gate", "reason": "again"})
+            self.assertEqual(self.client.runs.move(forked, 1).raw["version"], 1)
+            planned = self.client.runs.bulk("cancel", workflow="stuck", dry_run=True)
+            self.assertEqual((planned["matched"], planned["changed"]), (1, 0))
+            self.assertEqual(self.client.runs.bulk("cancel", workflow="stuck", reason="done")["changed"], 1)
 
         def test_signals_approvals_pauses_and_the_output_of_a_run(self) -> None:
             self.client.workflows.create(

@@ -113,6 +113,7 @@ fn writes_of_one_run(steps: usize) -> Result<Vec<RunWrite>, String> {
         run,
         version,
         origin,
+        copied: Vec::new(),
         concurrency_group: None,
         run_insert: RunInsert::default(),
         source: None,

@@ -27,7 +27,8 @@ pub fn advances(steps: usize, seconds: u64) -> Result<Figures, String> {
     while Instant::now() < until {
         for _ in 0..1_000 {
             let mut run = Run::default();
-            let mut input = Input::Start(Box::new(origin.clone()), Admission::Open);
+            let mut input =
+                Input::Start { origin: Box::new(origin.clone()), admission: Admission::Open, copied: Vec::new() };
             for _ in 0..=steps {
                 let advanced = advance(&plan, &mut run, vec![input], &context);
                 count += 1;

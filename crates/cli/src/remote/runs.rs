@@ -1,14 +1,16 @@
 //! `onward runs`: lists, shows, follows and changes runs.
 
+mod bulk;
+
 use super::style::{self, clean, span, time};
 use super::table::{fields, list, table};
 use super::workflows::WorkflowArgument;
 use super::{CommandContext, Connection, Failure, Outcome, PageOptions, follow, trigger};
 use api::{
-    CancelRequest, DecidedView, DecisionRequest, EventRefView, ExplainView, OverriddenView, OverrideRequest,
-    PauseRequest, RecoveryView, ReplayRequest, ReplayVersion, ResultRequest, ResumeRunRequest, RetryPlanView,
-    RetryRequest, RunDiffView, RunMomentView, RunRetryView, RunStatusView, RunSummary, RunView, StepChangeView,
-    StepMomentView, StepView, UndoneStepView, WaitGroupView, WaitSummaryView,
+    CancelRequest, DecidedView, DecisionRequest, DryRunView, EventRefView, ExplainView, ForkRequest, MoveRequest,
+    OverriddenView, OverrideRequest, PauseRequest, RecoveryView, ReplayRequest, ReplayVersion, ResultRequest,
+    ResumeRunRequest, RetryRequest, RunDiffView, RunForkView, RunMomentView, RunMoveView, RunRetryView, RunStatusView,
+    RunSummary, RunView, StepChangeView, StepMomentView, StepView, UndoneStepView, WaitGroupView, WaitSummaryView,
 };
 use client::RunQuery;
 use kernel::plan::Form;
@@ -226,6 +228,38 @@ enum Verb {
         #[command(flatten)]
         by: WorkflowArgument,
     },
+    /// Start a new run that takes over the results of one that has ended, up to a step
+    Fork {
+        run: String,
+        /// The first step that runs again
+        #[arg(long, value_name = "STEP")]
+        from: String,
+        /// The input of the new run: JSON, `@file`, or `-` for standard input
+        #[arg(long, value_name = "JSON")]
+        input: Option<String>,
+        /// The result of a step that is not to run
+        #[arg(long = "result", value_name = "STEP=JSON", value_parser = given_result)]
+        results: Vec<(String, Value)>,
+        /// Repeat also what can be neither undone nor repeated
+        #[arg(long)]
+        allow_irreversible: bool,
+        /// Watch its steps until it ends; exit 0 only if it completed
+        #[arg(long, conflicts_with = "dry_run")]
+        follow: bool,
+        #[command(flatten)]
+        decision: OverrideArguments,
+    },
+    /// Go on with another version of the workflow
+    Move {
+        run: String,
+        /// The number of the version (default: the current one)
+        #[arg(long, value_name = "NUMBER")]
+        version: Option<u32>,
+        #[command(flatten)]
+        decision: OverrideArguments,
+    },
+    /// Cancel, retry or replay every run that matches a filter
+    Bulk(bulk::Arguments),
     /// Delete runs that have ended
     Delete {
         #[arg(required = true)]
@@ -359,6 +393,37 @@ async fn act(asking: &CommandContext, verb: Verb) -> Outcome {
             }
             asking.print(&replayed, |_| id)
         }
+        Verb::Fork { run, from, input, results, allow_irreversible, follow: is_followed, decision } => {
+            let read = |input: String| {
+                let bytes = trigger::read(&input)?;
+                let wrong = |error| Failure::Usage(format!("`--input` is not JSON: {error}"));
+                serde_json::from_slice(&bytes).map_err(wrong)
+            };
+            let input = input.map(read).transpose()?;
+            let OverrideRequest { actor, reason, dry_run } = decision.request();
+            let results = results.into_iter().collect();
+            let request = ForkRequest { from, input, results, allow_irreversible, dry_run, actor, reason };
+            let forked = client.fork(&run, &request).await?;
+            match &forked {
+                RunForkView::Forked(view) if is_followed => {
+                    asking.say(&format!("{} started", view.run_id));
+                    if follow::follow(asking, &view.run_id).await? { Ok(()) } else { Err(Failure::No) }
+                }
+                _ => asking.print(&forked, |forked| match forked {
+                    RunForkView::Forked(view) => view.run_id.clone(),
+                    RunForkView::Planned(plan) => planned(plan),
+                }),
+            }
+        }
+        Verb::Move { run, version, decision } => {
+            let OverrideRequest { actor, reason, dry_run } = decision.request();
+            let request = MoveRequest { version, dry_run, actor, reason };
+            asking.print(&client.move_run(&run, &request).await?, |moved| match moved {
+                RunMoveView::Moved(view) => format!("{} has version {} and is {}", view.id, view.version, view.status),
+                RunMoveView::Planned(plan) => planned(plan),
+            })
+        }
+        Verb::Bulk(arguments) => bulk::run(asking, arguments).await,
         Verb::Delete { runs } => {
             each(asking, &runs, async |run| {
                 client.delete_run(run).await?;
@@ -398,14 +463,23 @@ fn decided(view: &DecidedView) -> String {
 fn retried(view: &RunRetryView) -> String {
     match view {
         RunRetryView::Retried(view) => status(view),
-        RunRetryView::Planned(RetryPlanView { would_run, would_repeat }) => {
-            let list = |steps: &[String]| match steps {
-                [] => "none".to_owned(),
-                steps => steps.iter().map(|step| clean(step)).collect::<Vec<_>>().join(", "),
-            };
-            fields(&[("would run", Some(list(would_run))), ("would repeat", Some(list(would_repeat)))])
-        }
+        RunRetryView::Planned(plan) => planned(plan),
     }
+}
+
+fn planned(DryRunView { would_run, would_repeat }: &DryRunView) -> String {
+    let list = |steps: &[String]| match steps {
+        [] => "none".to_owned(),
+        steps => steps.iter().map(|step| clean(step)).collect::<Vec<_>>().join(", "),
+    };
+    fields(&[("would run", Some(list(would_run))), ("would repeat", Some(list(would_repeat)))])
+}
+
+/// `step=JSON`.
+fn given_result(text: &str) -> Result<(String, Value), String> {
+    let (step, json) = text.split_once('=').ok_or("expected STEP=JSON")?;
+    let value = serde_json::from_str(json).map_err(|error| format!("the result of `{step}` is not JSON: {error}"))?;
+    Ok((step.to_owned(), value))
 }
 
 fn status(view: &RunStatusView) -> String {

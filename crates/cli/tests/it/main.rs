@@ -26,6 +26,7 @@ mod explain_situations;
 mod failures;
 #[cfg(target_os = "linux")]
 mod faults;
+mod forks;
 mod guide_schedules;
 mod holding;
 mod http;
@@ -34,6 +35,7 @@ mod kill;
 mod large;
 mod leases;
 mod lists;
+mod moves;
 mod nesting;
 mod openapi;
 mod overload;

@@ -131,10 +131,10 @@ impl Case<'_> {
 
     fn completed(&self) -> Cause {
         let run = &self.reading.run;
-        let count = |status: StepStatus| run.state.steps.iter().filter(|s| s.status() == status).count();
+        let count = |status: StepStatus| run.roots().filter(|step| run.step(*step).status() == status).count();
         let skipped = count(StepStatus::Skipped);
         let unhandled = self.reading.unhandled_steps();
-        let mut summary = match run.state.steps.len() {
+        let mut summary = match run.roots().count() {
             1 => "its only step has settled".to_owned(),
             count => format!("all {count} steps have settled"),
         };

@@ -53,7 +53,9 @@ fn told(tasks: &str, events: Vec<Event>) -> Reading {
         plan,
         input: Default::default(),
     };
-    Reading { row, version: Arc::new(version), run, payloads: Payloads::new() }
+    let version = Arc::new(version);
+    let versions = crate::version::RunVersions::only(version.clone());
+    Reading { row, version, versions, run, payloads: Payloads::new() }
 }
 
 fn explained(reading: &Reading, facts: &ExplainFacts<'_>) -> Explanation {

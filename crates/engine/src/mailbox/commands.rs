@@ -6,7 +6,7 @@ use crate::nodes::Nodes;
 use crate::task_queue::{ClaimReply, ClaimRequest, ClaimStatus};
 use crate::version::Version;
 use bytes::Bytes;
-use kernel::event::Origin;
+use kernel::event::{CopiedStep, Origin};
 use kernel::inbox::StoredAnswer;
 use kernel::run::LoadError;
 use kernel::{Answer, Input, OrgId, Run, RunId, RunStatus, Span, Timestamp, WorkflowId};
@@ -159,6 +159,8 @@ pub struct StartRun {
     pub run: RunId,
     pub version: Arc<Version>,
     pub origin: Origin,
+    /// How steps ended in the run that this one is a fork of.
+    pub copied: Vec<(u32, CopiedStep)>,
     /// The row of `origin.concurrency_group`.
     pub concurrency_group: Option<ConcurrencyGroupRow>,
     pub run_insert: RunInsert,

@@ -89,7 +89,7 @@ impl InboxRows {
         self.forget(item);
         let Some(source) = &item.source else { return };
         // An earlier request to start this child was not applied. Its row stays, because nothing else asks for the child.
-        if matches!((&item.input, answer), (Input::Start(..), StoredAnswer::NotFound {})) {
+        if matches!((&item.input, answer), (Input::Start { .. }, StoredAnswer::NotFound {})) {
             return;
         }
         // The child is about to be started, or was deleted: the service that starts children knows which.
@@ -137,7 +137,7 @@ impl<T> Mailbox<T> {
 pub(super) fn consumed<T>(items: &[QueuedInput<T>], answers: &[Answer], run: &Run) -> Vec<ConsumedRow> {
     let mut rows: Vec<ConsumedRow> = Vec::new();
     for (item, answer) in items.iter().zip(answers) {
-        let is_buggy = planted_bugs::is(Bug::ChildStartedTwice) && matches!(item.input, Input::Start(..));
+        let is_buggy = planted_bugs::is(Bug::ChildStartedTwice) && matches!(item.input, Input::Start { .. });
         if let Some(source) = item.source.as_ref().filter(|_| !is_buggy) {
             let answer = StoredAnswer::of(*answer, run.status(), run.state.created_at);
             // A child may have been asked for twice in one turn.

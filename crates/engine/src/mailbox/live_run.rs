@@ -2,9 +2,9 @@
 
 use super::atomic_groups::AtomicGroup;
 use super::snapshots::StoredBytes;
-use crate::version::Version;
+use crate::version::{InputCheck, Version};
 use bytes::Bytes;
-use kernel::advance::{FailedSteps, NotificationNumber, notifications};
+use kernel::advance::{FailedSteps, MoveOrder, NotificationNumber, notifications};
 use kernel::plan::{Body, Node};
 use kernel::run::{Phase, ReadyTask};
 use kernel::{Event, OrgId, Payloads, Plan, Run, RunId, RunStatus, Timestamp};
@@ -49,6 +49,8 @@ pub(super) struct LiveRun {
     pub updated_at: Timestamp,
     /// Another node may also have it in memory.
     pub is_shared_copy: bool,
+    /// Its next record moves it to another version.
+    pub is_moving: bool,
 }
 
 impl LiveRun {
@@ -78,7 +80,7 @@ impl LiveRun {
         let wake = self.run.next_due().filter(|_| evicted);
         let leaves = evicted || status.is_terminal();
         let is_changed = status != self.row.status || evicted != self.row.evicted;
-        let row = (self.seq == 0 || leaves || is_changed).then(|| RunRow {
+        let row = (self.seq == 0 || leaves || is_changed || self.is_moving).then(|| RunRow {
             status,
             evicted,
             waiting: self.waiting_mask(evicted),
@@ -101,7 +103,8 @@ impl LiveRun {
             (0..count).map(move |index| NotificationNumber::stored(end, index))
         };
         let notifications = end.into_iter().flat_map(notifications_of).collect();
-        let wants_snapshot = self.stored_bytes.with_record(&record).wants_snapshot(evicted);
+        // What comes after a move is read with another plan than what came before.
+        let wants_snapshot = self.is_moving || self.stored_bytes.with_record(&record).wants_snapshot(evicted);
         let timer = TimerChange {
             remove: self.row.wake_at.filter(|at| Some(*at) != wake),
             insert: wake.filter(|at| Some(*at) != self.row.wake_at),
@@ -112,6 +115,7 @@ impl LiveRun {
             after: self.seq,
             record,
             row,
+            is_moved: self.is_moving,
             snapshot: (wants_snapshot && !status.is_terminal()).then(|| self.run.snapshot()),
             timer,
             payloads,
@@ -125,6 +129,19 @@ impl LiveRun {
             run_insert: self.created.clone().filter(|_| self.seq == 0),
             atomic_group: self.atomic_group.filter(|_| self.seq == 0).map(|atomic_group| atomic_group.number),
         }
+    }
+
+    /// The run goes on with another version, from its next record on.
+    pub fn move_to(&mut self, order: &MoveOrder) {
+        let hash = <[u8; 32]>::try_from(&order.hash[..]).unwrap_or_default();
+        let (number, lowering, plan) = (order.version, order.lowering, order.plan.clone());
+        let Version { org, workflow, name, .. } = &*self.version;
+        let (org, workflow, name) = (*org, *workflow, name.clone());
+        let order = Version::order(&plan, None);
+        let input = InputCheck::default();
+        self.version = Arc::new(Version { org, workflow, name, number, hash, lowering, plan, order, input });
+        (self.row.version, self.row.hash, self.row.lowering) = (number, hash, lowering);
+        self.is_moving = true;
     }
 
     /// Applies the limit slots that a commit took and freed. Rate slots are not kept: they become free by time.
@@ -141,7 +158,10 @@ impl LiveRun {
             return WaitChange { remove: self.open_waits.values().cloned().collect(), insert: Vec::new() };
         }
         let mut change = WaitChange::default();
-        let touched: BTreeSet<u32> = events.iter().filter_map(Event::step).collect();
+        let touched: BTreeSet<u32> = match self.is_moving {
+            true => self.run.steps().map(|(step, _)| step).collect(),
+            false => events.iter().filter_map(Event::step).collect(),
+        };
         for step in touched {
             let now = self.run.get(step).and_then(|_| open_wait(&self.version.plan, &self.run, org, run, step));
             let before = self.open_waits.get(&step);

@@ -60,6 +60,7 @@ impl<T> Mailbox<T> {
             limit_slots: BTreeSet::new(),
             updated_at: self.now,
             is_shared_copy,
+            is_moving: false,
         };
         live.open_waits = open_waits(&live.version.plan, &live.run, entry.org, run);
         entry.inbox.iter_mut().for_each(|item| item.is_checked = true);

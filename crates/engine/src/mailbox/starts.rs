@@ -4,10 +4,10 @@ use super::*;
 
 impl<T> Mailbox<T> {
     pub(super) fn start(&mut self, start: StartRun, reply_to: T, atomic_group: Option<AtomicGroup>) {
-        let StartRun { org, run, version, origin, concurrency_group, run_insert, source } = start;
+        let StartRun { org, run, version, origin, copied, concurrency_group, run_insert, source } = start;
         if self.runs.get(&run).is_some_and(|entry| entry.live.is_some()) {
             // A child was started already: its id is always the same.
-            let input = Input::Start(Box::new(origin), Admission::Open);
+            let input = Input::Start { origin: Box::new(origin), admission: Admission::Open, copied };
             let item = QueuedInput { reply_to: Some(reply_to), source, ..QueuedInput::internal(input) };
             return self.push(org, run, item);
         }
@@ -62,8 +62,9 @@ impl<T> Mailbox<T> {
             limit_slots: BTreeSet::new(),
             updated_at: self.now,
             is_shared_copy: false,
+            is_moving: false,
         };
-        let input = Input::Start(Box::new(origin), admission);
+        let input = Input::Start { origin: Box::new(origin), admission, copied };
         let item = QueuedInput { reply_to: Some(reply_to), source, is_checked: true, ..QueuedInput::internal(input) };
         // What arrived before the run existed, and was to be read from the store.
         let early = self.runs.remove(&run).map(|entry| entry.inbox).unwrap_or_default();

@@ -34,6 +34,7 @@ fn start_of(run: RunId, source: &str) -> Box<StartRun> {
         run,
         version: Arc::new(version),
         origin,
+        copied: Vec::new(),
         concurrency_group: None,
         run_insert: RunInsert::default(),
         source: None,

@@ -1,5 +1,6 @@
 //! What operators decide about the steps of open runs, and what a decision would lead to.
 
+use super::repair::Rehearsal;
 use super::run_queries::Reading;
 use super::runs::Runs;
 use crate::error::Error;
@@ -7,15 +8,6 @@ use kernel::advance::{Context, StepOverride};
 use kernel::run::{Phase, Run, Step};
 use kernel::status::Outcome;
 use kernel::{Answer, Input, OrgId, RunId, RunStatus, Timestamp, advance};
-
-/// What an input would lead to at once. Nothing of it has happened.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rehearsal {
-    /// The steps that would start.
-    pub would_run: Vec<String>,
-    /// Those of them that ran before.
-    pub would_repeat: Vec<String>,
-}
 
 impl Runs {
     /// Decides about a step that has not settled.
@@ -50,7 +42,7 @@ impl Runs {
     }
 }
 
-/// Decides on a copy of the run. Callback URLs in what it decides are not real, and no worker takes a task.
+/// Decides on a copy of the run, and after a move once more with the new plan. Callback URLs in what it decides are not real, and no worker takes a task.
 pub(super) fn rehearse(reading: &Reading, now: Timestamp, input: Input) -> (Answer, Rehearsal) {
     let (before, plan) = (&reading.run, &reading.version.plan);
     let mut after = before.clone();
@@ -64,7 +56,18 @@ pub(super) fn rehearse(reading: &Reading, now: Timestamp, input: Input) -> (Answ
         offer: &|_| None,
         hold: &|_| None,
     };
+    let to = match &input {
+        Input::Move(order) => Some(order.plan.clone()),
+        _ => None,
+    };
     let decided = advance(plan, &mut after, vec![input], &context);
+    let plan = match &to {
+        Some(new) if decided.record.is_some() => {
+            advance(new, &mut after, vec![Input::Wake], &context);
+            new
+        }
+        _ => plan,
+    };
     let started = after.steps().filter(|(step, state)| has_begun(state) && !before.get(*step).is_some_and(has_begun));
     let started: Vec<u32> = started.map(|(step, _)| step).collect();
     let keys = |steps: &mut dyn Iterator<Item = u32>| steps.map(|step| after.key(plan, step).into_owned()).collect();

@@ -12,8 +12,8 @@ use kernel::event::OnConflict;
 use kernel::run::Phase;
 use kernel::{Admission, Answer, Input, OrgId, RunId, RunStatus};
 
-/// How often a run is read again that changes between reading it and retrying it.
-const TRIES_MAX: u32 = 5;
+/// How often a run is read again that changes between reading it and deciding about it.
+pub(super) const TRIES_MAX: u32 = 5;
 
 /// A request to retry a run.
 #[derive(Clone, Debug, Default)]
@@ -27,11 +27,12 @@ pub struct RetryRun {
     pub reason: String,
 }
 
-/// What a retry would do. Keys of steps.
+/// What a request would lead to. Keys of steps; nothing of it has happened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RetryPlan {
+pub struct Rehearsal {
+    /// The steps that would run.
     pub would_run: Vec<String>,
-    /// Those that had succeeded.
+    /// Those of them that ran before.
     pub would_repeat: Vec<String>,
 }
 
@@ -64,7 +65,7 @@ impl Runs {
                 (Answer::Ended(status), _) => return Err(Error::Ended(status)),
                 (Answer::NoRoom, _) => return Err(Error::NoRoom),
                 (Answer::Unsafe, _) => {
-                    let steps = repair(&reading.version.plan, &reading.run, from).irreversible;
+                    let steps = repair(&reading.version.plan, &reading.run, from.as_slice()).irreversible;
                     return Err(Error::UnsafeRetry(keys(&reading, &steps)));
                 }
                 // It is open again already, or has ended in another way.
@@ -75,17 +76,17 @@ impl Runs {
     }
 
     /// What a retry would do. Changes nothing.
-    pub async fn plan_retry(&self, org: OrgId, run: RunId, request: &RetryRun) -> Result<RetryPlan, Error> {
+    pub async fn plan_retry(&self, org: OrgId, run: RunId, request: &RetryRun) -> Result<Rehearsal, Error> {
         let reading = self.read(org, run).await?.ok_or(Error::NotFound("run"))?;
         if !reading.run.is_terminal() {
             let only = step_of_open(&reading, request)?;
             let waits = reading.run.steps().filter(|(_, state)| matches!(state.phase, Phase::Retrying { .. }));
             let steps: Vec<u32> =
                 waits.map(|(step, _)| step).filter(|step| only.is_none_or(|only| only == *step)).collect();
-            return Ok(RetryPlan { would_run: keys(&reading, &steps), would_repeat: Vec::new() });
+            return Ok(Rehearsal { would_run: keys(&reading, &steps), would_repeat: Vec::new() });
         }
-        let repair = repair(&reading.version.plan, &reading.run, step_of_ended(&reading, request)?);
-        Ok(RetryPlan { would_run: keys(&reading, &repair.steps), would_repeat: keys(&reading, &repair.repeated) })
+        let repair = repair(&reading.version.plan, &reading.run, step_of_ended(&reading, request)?.as_slice());
+        Ok(Rehearsal { would_run: keys(&reading, &repair.steps), would_repeat: keys(&reading, &repair.repeated) })
     }
 
     /// M29: a run whose group neither queues nor has room does not go on. The node that owns the group decides that by
@@ -105,12 +106,12 @@ fn step_of_open(reading: &Reading, request: &RetryRun) -> Result<Option<u32>, Er
     if request.from.is_some() {
         let message =
             format!("the run is {}: only one that failed or timed out goes on from a step", reading.run.status());
-        return Err(Error::InvalidRetry { field: "from", message });
+        return Err(Error::InvalidField { field: "from", message });
     }
     let find = |key: &String| {
         let found = reading.run.find(&reading.version.plan, key);
         found
-            .ok_or_else(|| Error::InvalidRetry { field: "step", message: format!("`{key}` is not a step of this run") })
+            .ok_or_else(|| Error::InvalidField { field: "step", message: format!("`{key}` is not a step of this run") })
     };
     request.step.as_ref().map(find).transpose()
 }
@@ -126,17 +127,17 @@ fn step_of_ended(reading: &Reading, request: &RetryRun) -> Result<Option<u32>, E
     }
     if request.step.is_some() {
         let message = format!("the run is {}: name the step in `from`, or leave it out", run.status());
-        return Err(Error::InvalidRetry { field: "step", message });
+        return Err(Error::InvalidField { field: "step", message });
     }
     let find = |key: &String| {
         let found = run.find(plan, key).filter(|step| run.undoes(plan, *step).is_none());
         let message =
             || format!("`{key}` is not a step of this run that can run again; of what a loop has done, name the loop");
-        found.ok_or_else(|| Error::InvalidRetry { field: "from", message: message() })
+        found.ok_or_else(|| Error::InvalidField { field: "from", message: message() })
     };
     request.from.as_ref().map(find).transpose()
 }
 
-fn keys(reading: &Reading, steps: &[u32]) -> Vec<String> {
+pub(super) fn keys(reading: &Reading, steps: &[u32]) -> Vec<String> {
     steps.iter().map(|step| reading.key(*step).into_owned()).collect()
 }

@@ -42,6 +42,23 @@ impl Runs {
                 return Err(Error::UnsafeReplay(steps));
             }
         }
+        self.start_again(org, &reading, edition, idempotency, |start| {
+            start.source.replayed_from = Some(run);
+            start.source.actor = actor;
+        })
+        .await
+    }
+
+    /// Starts a run with the trigger, body, headers and labels of another run; of a task, also with its priority, key and
+    /// callback. `change` says what is different.
+    pub(super) async fn start_again(
+        &self,
+        org: OrgId,
+        reading: &Reading,
+        edition: Edition,
+        idempotency: Option<Idempotency>,
+        change: impl FnOnce(&mut StartRequest),
+    ) -> Result<Started, Error> {
         let row = match reading.version.plan.layout().form {
             // A task's run has no workflow row; the settings of its type are part of the version it pinned.
             Form::Task => type_of(&self.core, &reading.version).await?,
@@ -60,14 +77,16 @@ impl Runs {
         let body = body.map_err(|_| Error::Damaged("its input is missing".into()))?.clone();
         let pairs = |list: &[kernel::event::Pair]| list.iter().map(|p| (p.name.clone(), p.value.clone())).collect();
         let (headers, labels) = (pairs(&origin.headers), pairs(&origin.labels));
-        let mut source = Source { kind: origin.trigger, replayed_from: Some(run), actor, ..Source::default() };
+        let mut source = Source { kind: origin.trigger, ..Source::default() };
         if row.form == Form::Task {
             source.priority = origin.priority;
             source.key.clone_from(&origin.key);
             source.callback_url.clone_from(&origin.callback_url);
         }
         let workflow = Arc::new(Resolved { row, version });
-        self.start(StartRequest { headers, labels, source, idempotency, ..StartRequest::new(org, workflow, body) })
-            .await
+        let start = StartRequest::new(org, workflow, body);
+        let mut start = StartRequest { headers, labels, source, idempotency, ..start };
+        change(&mut start);
+        self.start(start).await
     }
 }

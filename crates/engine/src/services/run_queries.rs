@@ -5,7 +5,7 @@ use super::runs::Runs;
 use super::workflows::Workflows;
 use crate::error::Error;
 use crate::mailbox::{Command, LoadFailure, QueueQuery, Reply, Resumed};
-use crate::version::Version;
+use crate::version::{RunVersions, Version};
 use bytes::Bytes;
 use kernel::event::StepPlace;
 use kernel::run::{Lease, Step};
@@ -19,7 +19,10 @@ use store::{NotificationRow, RunRow, UnreadableRow};
 /// A run with its state, for views.
 pub struct Reading {
     pub row: RunRow,
+    /// The one that the run has.
     pub version: Arc<Version>,
+    /// Those that it had.
+    pub versions: RunVersions,
     pub run: Run,
     /// Payloads that are not inline.
     pub payloads: Payloads,
@@ -44,10 +47,11 @@ pub struct Recovery {
 }
 
 impl From<Resumed> for Reading {
-    /// Without payloads that are not inline.
+    /// Without payloads that are not inline, and without the versions that it had before.
     fn from(resumed: Resumed) -> Reading {
         let Resumed { version, run, row, .. } = resumed;
-        Reading { row, version, run, payloads: Payloads::new() }
+        let versions = RunVersions::only(version.clone());
+        Reading { row, version, versions, run, payloads: Payloads::new() }
     }
 }
 
@@ -131,8 +135,9 @@ impl Runs {
     /// The run with everything it holds; `None` if there is no such run.
     pub async fn read(&self, org: OrgId, run: RunId) -> Result<Option<Reading>, Error> {
         let Some(resumed) = self.load(org, run).await? else { return Ok(None) };
-        let Resumed { version, run, row, .. } = resumed;
-        self.with_payloads(org, row, version, run).await.map(Some)
+        let Resumed { run, row, .. } = resumed;
+        let versions = self.workflows.catalog().versions_of(&row, &run).await?;
+        self.with_payloads(org, row, versions, run).await.map(Some)
     }
 
     /// A run with the payloads that its view shows.
@@ -140,20 +145,21 @@ impl Runs {
         &self,
         org: OrgId,
         row: RunRow,
-        version: Arc<Version>,
+        versions: RunVersions,
         run: Run,
     ) -> Result<Reading, Error> {
         let numbers: Vec<u32> = stored_payloads(&run).collect();
         let payloads = self.core.store.payloads(org, row.id, &numbers).await?;
-        Ok(Reading { row, version, run, payloads: payloads.into_iter().collect() })
+        let version = versions.at(run.state.seq).clone();
+        Ok(Reading { row, version, versions, run, payloads: payloads.into_iter().collect() })
     }
 
     /// The run again as of the same event, with the steps of iterations that had settled, from all its records.
     pub async fn read_whole(&self, org: OrgId, reading: Reading) -> Result<Reading, Error> {
-        let Reading { row, version, run, .. } = reading;
+        let Reading { row, version, versions, run, .. } = reading;
         let records = self.core.store.history(org, row.id, 0, usize::MAX).await?.ok_or(Error::NotFound("run"))?;
-        let run = Run::load_whole_at(&version.plan, &records, run.state.seq).map_err(LoadFailure::from)?;
-        let mut whole = Reading { row, version, run, payloads: Payloads::new() };
+        let run = Run::load_whole_at(&versions.plans(), &records, run.state.seq).map_err(LoadFailure::from)?;
+        let mut whole = Reading { row, version, versions, run, payloads: Payloads::new() };
         let shown = |step: &Step| step.approval.as_ref().and_then(|approval| approval.items.clone());
         let bodies: Vec<Payload> =
             whole.run.steps().flat_map(|(_, step)| step.body().cloned().into_iter().chain(shown(step))).collect();
@@ -174,7 +180,7 @@ impl Runs {
         if state.retries == 0 || end.is_some_and(|end| end > state.retried) {
             return Ok(reading);
         }
-        let Reading { row, version, .. } = reading;
+        let Reading { row, versions, .. } = reading;
         let mut records = self.core.store.history(org, row.id, 0, usize::MAX).await?.ok_or(Error::NotFound("run"))?;
         let mut last = records.len();
         for (index, bytes) in records.iter().enumerate() {
@@ -185,8 +191,9 @@ impl Runs {
             }
         }
         records.truncate(last);
-        let run = Run::load(&version.plan, None, &records).map_err(LoadFailure::from)?;
-        Ok(Reading { row, version, run, payloads: Payloads::new() })
+        let run = Run::load_at(&versions.plans(), &records, u64::MAX).map_err(LoadFailure::from)?;
+        let version = versions.at(run.state.seq).clone();
+        Ok(Reading { row, version, versions, run, payloads: Payloads::new() })
     }
 
     /// Reads stored payloads of a run that its view needs.
@@ -333,9 +340,11 @@ fn stored_payloads(run: &Run) -> impl Iterator<Item = u32> {
     let trigger = std::iter::once(&run.state.origin.body);
     let steps = run.steps().filter_map(|(_, step)| step.body());
     let items = run.steps().filter_map(|(_, step)| step.approval.as_ref()?.items.as_ref());
+    let errors = run.steps().filter_map(|(_, step)| step.copied.as_ref()?.errors.as_ref());
     trigger
         .chain(steps)
         .chain(items)
+        .chain(errors)
         .chain(&run.state.output)
         .filter_map(|p: &Payload| p.stored)
         .collect::<Vec<_>>()

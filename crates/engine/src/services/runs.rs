@@ -10,7 +10,7 @@ use crate::execute::HttpQueue;
 use crate::mailbox::{Command, InboxSource, Reply, StartRun};
 use crate::secret;
 use bytes::Bytes;
-use kernel::event::{Origin, Pair, Parent, TriggerKind};
+use kernel::event::{CopiedStep, ForkPoint, Origin, Pair, Parent, TriggerKind};
 use kernel::{Answer, Input, OrgId, Payload, RunId, RunStatus, Timestamp, TriggerId, WorkflowId};
 use lang::Budget;
 use sha2::{Digest, Sha256};
@@ -43,6 +43,8 @@ pub struct StartRequest {
     pub delivery: Option<DeliveryRow>,
     /// The new position of that trigger's schedule, written in the same commit.
     pub advance: Option<ScheduleAdvance>,
+    /// How steps ended in the run that this one is a fork of.
+    pub copied: Vec<(u32, CopiedStep)>,
 }
 
 impl StartRequest {
@@ -58,6 +60,7 @@ impl StartRequest {
             idempotency: None,
             delivery: None,
             advance: None,
+            copied: Vec::new(),
         }
     }
 }
@@ -70,6 +73,7 @@ pub struct Source {
     pub nominal: Option<Timestamp>,
     pub delivery: String,
     pub replayed_from: Option<RunId>,
+    pub forked_from: Option<Box<ForkPoint>>,
     pub caused_by: Option<RunId>,
     pub actor: String,
     pub callback_url: String,
@@ -326,6 +330,7 @@ impl Runs {
             run_at: source.run_at,
             key: source.key,
             parent: source.parent,
+            forked_from: source.forked_from,
             ..Default::default()
         };
         origin.concurrency_group =
@@ -336,7 +341,8 @@ impl Runs {
             on_conflict: concurrency_group.on_conflict,
         });
         let source = source.inbox.map(Box::new);
-        Ok((StartRun { org, run, version, origin, concurrency_group, run_insert, source }, fingerprint))
+        let copied = request.copied;
+        Ok((StartRun { org, run, version, origin, copied, concurrency_group, run_insert, source }, fingerprint))
     }
 
     async fn started(&self, pending: PendingStart) -> Result<Started, Error> {

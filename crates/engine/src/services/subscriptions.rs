@@ -11,8 +11,8 @@ use super::core::Core;
 use super::run_queries::{StoredEvent, events_of};
 use super::workflows::{Workflows, lock};
 use crate::error::Error;
-use crate::version::Version;
-use kernel::{OrgId, RunId};
+use crate::version::{RunVersions, Version};
+use kernel::{Event, OrgId, RunId};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -156,6 +156,8 @@ pub struct RunSubscription {
     org: OrgId,
     run: RunId,
     workflow: Arc<str>,
+    row: RunRow,
+    /// Of the last event that was read.
     version: Arc<Version>,
     /// The client has the events up to this number.
     after: u64,
@@ -177,8 +179,16 @@ impl RunSubscription {
             for record in &page {
                 for stored in events_of(record)? {
                     match stored.event {
-                        kernel::Event::RunRetried { .. } => self.has_ended = false,
+                        Event::RunRetried { .. } => self.has_ended = false,
                         _ => self.has_ended |= stored.event.is_end(),
+                    }
+                    let catalog = self.subscription.workflows.catalog();
+                    match &stored.event {
+                        Event::Created { origin } => self.version = catalog.of_origin(self.org, origin).await?,
+                        Event::Moved { version, hash, lowering, .. } => {
+                            self.version = catalog.named(&self.row, (*version, hash, *lowering)).await?;
+                        }
+                        _ => {}
                     }
                     if stored.seq > self.after {
                         let (run, workflow, version) = (self.run, self.workflow.clone(), self.version.clone());
@@ -202,7 +212,7 @@ pub struct RunEvents {
     subscription: Subscription,
     org: OrgId,
     after: u64,
-    names: HashMap<RunId, (Arc<str>, Arc<Version>)>,
+    names: HashMap<RunId, (Arc<str>, RunVersions)>,
 }
 
 impl RunEvents {
@@ -225,38 +235,52 @@ impl RunEvents {
             let mut written = Vec::with_capacity(journal_page.records.len());
             for record in journal_page.records {
                 let run = record.run;
+                // An unreadable record must not stop the stream; reading its run reports the damage.
+                let Ok(events) = events_of(&record.record) else { continue };
+                let events: Vec<StoredEvent> = events.collect();
                 // A run that was deleted between the two reads is left out.
-                let (workflow, version) = match self.name(run).await {
+                let (workflow, versions) = match self.name(run, &events).await {
                     Ok(Some(known)) => known,
                     Ok(None) | Err(Error::Damaged(_) | Error::Newer) => continue,
                     Err(error) => return Err(error),
                 };
-                // An unreadable record must not stop the stream; reading its run reports the damage.
-                let Ok(events) = events_of(&record.record) else { continue };
-                let run_event = |stored| {
-                    let (workflow, version) = (workflow.clone(), version.clone());
+                let run_event = |stored: StoredEvent| {
+                    let (workflow, version) = (workflow.clone(), versions.at(stored.seq).clone());
                     RunEvent { stored, run, workflow, version }
                 };
-                written.push((record.pos, events.map(run_event).collect()));
+                written.push((record.pos, events.into_iter().map(run_event).collect()));
             }
             self.after = journal_page.end;
             return Ok((written, journal_page.end));
         }
     }
 
-    async fn name(&mut self, run: RunId) -> Result<Option<(Arc<str>, Arc<Version>)>, Error> {
-        if let Some(known) = self.names.get(&run) {
+    /// The workflow of a run, and the versions that it had up to these events.
+    async fn name(&mut self, run: RunId, events: &[StoredEvent]) -> Result<Option<(Arc<str>, RunVersions)>, Error> {
+        let is_moved = events.iter().any(|stored| matches!(stored.event, Event::Moved { .. }));
+        if let Some(known) = self.names.get(&run).filter(|_| !is_moved) {
             return Ok(Some(known.clone()));
         }
         let Subscription { core, workflows, .. } = &self.subscription;
-        let Some(row) = core.store.run(self.org, run).await? else { return Ok(None) };
-        let known: (Arc<str>, Arc<Version>) =
-            (row.workflow_name.as_str().into(), workflows.catalog().version_of(&row).await?);
+        let catalog = workflows.catalog();
+        if let Some(StoredEvent { event: Event::Created { origin }, .. }) = events.first() {
+            let version = catalog.of_origin(self.org, origin).await?;
+            let known: (Arc<str>, RunVersions) = (origin.workflow_name.as_str().into(), RunVersions::only(version));
+            self.keep(run, known.clone());
+            return Ok(Some(known));
+        }
+        let Some(resumed) = catalog.resumed(core.store.load(self.org, run).await).await? else { return Ok(None) };
+        let versions = catalog.versions_of(&resumed.row, &resumed.run).await?;
+        let known: (Arc<str>, RunVersions) = (resumed.row.workflow_name.as_str().into(), versions);
+        self.keep(run, known.clone());
+        Ok(Some(known))
+    }
+
+    fn keep(&mut self, run: RunId, known: (Arc<str>, RunVersions)) {
         if self.names.len() >= NAMES_MAX {
             self.names.clear();
         }
-        self.names.insert(run, known.clone());
-        Ok(Some(known))
+        self.names.insert(run, known);
     }
 }
 
@@ -278,7 +302,8 @@ impl Subscriptions {
         let Some(row): Option<RunRow> = self.core.store.run(org, run).await? else { return Ok(None) };
         let version = self.workflows.catalog().version_of(&row).await?;
         let workflow = row.workflow_name.as_str().into();
-        Ok(Some(RunSubscription { subscription, org, run, workflow, version, after, records: 0, has_ended: false }))
+        let (records, has_ended) = (0, false);
+        Ok(Some(RunSubscription { subscription, org, run, workflow, row, version, after, records, has_ended }))
     }
 
     /// Subscribes to all runs, from journal position `after`, or from now on.

@@ -82,6 +82,7 @@ mod tests {
             after: 0,
             record: bytes::Bytes::from_static(b"record"),
             row: Some(row),
+            is_moved: false,
             snapshot: None,
             timer: TimerChange { remove: None, insert: Some(at) },
             payloads: Vec::new(),

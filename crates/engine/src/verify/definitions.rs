@@ -9,7 +9,7 @@ use std::sync::Arc;
 use store::inspect::{Catalogued, Inspection, TriggerSeen};
 use store::{Error, StoredDefinition};
 
-/// Plans in the cache; when it is full, it is cleared.
+/// PlanCache in the cache; when it is full, it is cleared.
 const PLANS_MAX: usize = 256;
 
 type VersionKey = (OrgId, WorkflowId);
@@ -129,7 +129,7 @@ fn check_trigger(trigger: &TriggerSeen, report: &mut Report) {
 }
 
 /// The plans of runs, cached.
-pub(super) struct Plans<'i> {
+pub(super) struct PlanCache<'i> {
     inspection: &'i dyn Inspection,
     known: HashMap<PlanKey, Result<Arc<Plan>, NoPlan>>,
 }
@@ -142,9 +142,9 @@ pub(super) enum NoPlan {
     Damaged,
 }
 
-impl<'i> Plans<'i> {
-    pub(super) fn new(inspection: &'i dyn Inspection) -> Plans<'i> {
-        Plans { inspection, known: HashMap::new() }
+impl<'i> PlanCache<'i> {
+    pub(super) fn new(inspection: &'i dyn Inspection) -> PlanCache<'i> {
+        PlanCache { inspection, known: HashMap::new() }
     }
 
     pub(super) fn get(

@@ -7,18 +7,20 @@
 use super::Code;
 use super::run::{Case, context};
 use kernel::advance::{ParsedBodies, View, unhandled_in_group};
-use kernel::event::{Because, Failure, Override, Queue};
+use kernel::event::{Because, Failure, Override, Queue, StepPlace};
 use kernel::payload::Payloads;
 use kernel::plan::{Body, Guard, Join, Link, Node, OnError};
-use kernel::run::{Phase, Run, WaitKind};
+use kernel::run::{Phase, Place, Run, Step, WaitKind};
 use kernel::scope::Unresolved;
 use kernel::{Event, Input, Plan, RunStatus, StepStatus, Timestamp, advance, expr};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use store::Error;
 
 /// An event, and the state of its run before it.
 pub(super) struct EventInContext<'a> {
+    /// The plan that the event belongs to, and the one that the event before it belonged to.
     pub plan: &'a Plan,
+    pub before: &'a Plan,
     /// Before the event.
     pub run: &'a Run,
     pub event: &'a Event,
@@ -65,7 +67,11 @@ pub(super) fn check_event(case: &mut Case<'_>, moment: &EventInContext<'_>) -> R
         }
         Event::RunWaiting {} => run.status() == RunStatus::Running,
         Event::RunResumed {} => run.status() == RunStatus::Waiting,
-        Event::Queued { .. } => run.state.seq == 1 || run.state.seq == run.state.retried,
+        Event::Queued { .. } => is_new(run) || run.state.seq == run.state.retried,
+        Event::Copied { step, ended } => {
+            let is_root = (*step as usize) < run.state.steps.len() && run.step(*step).copied.is_none();
+            run.state.origin.forked_from.is_some() && is_new(run) && is_root && ended.status.outcome().is_some()
+        }
         Event::Admitted {} => {
             if let (Some(Queue::Later), Some(due)) = (run.state.queued, run.state.origin.run_at) {
                 not_before(case, None, *at, due);
@@ -99,6 +105,7 @@ pub(super) fn check_event(case: &mut Case<'_>, moment: &EventInContext<'_>) -> R
             run.status() != RunStatus::Cancelling && run.steps().any(|(_, step)| matches!(step.phase, Phase::Child {}))
         }
         Event::SignalReceived { .. } => run.status() != RunStatus::Cancelling && !is_undoing(run),
+        Event::Moved { nodes, .. } => may_move(moment, nodes),
         Event::Opened { step, node, parent, index } => may_open(moment, *step, *node, *parent, *index),
         // Only allowed after the run's end, and while it waits for its children to end.
         Event::LateResult { .. } => run.status() == RunStatus::Cancelling && is_late_result(run, event),
@@ -108,6 +115,12 @@ pub(super) fn check_event(case: &mut Case<'_>, moment: &EventInContext<'_>) -> R
         case.say(Code::EventOutOfPlace, format!("`{name}` while the run is {}", run.status()));
     }
     Ok(is_fine)
+}
+
+/// Whether the run has only been created, as a fork with what it took over.
+fn is_new(run: &Run) -> bool {
+    let copied = run.steps().filter(|(_, step)| step.copied.is_some()).count() as u64;
+    run.state.seq == 1 + copied
 }
 
 /// Whether this notes a result that came too late, the first one of its step.
@@ -185,12 +198,35 @@ fn check_end(case: &mut Case<'_>, moment: &EventInContext<'_>) -> Result<(), Err
     Ok(())
 }
 
+/// M32: a run moves while nothing is at work, and every step keeps its key and, once it has begun, its kind.
+fn may_move(moment: &EventInContext<'_>, nodes: &BTreeMap<u32, u32>) -> bool {
+    let EventInContext { plan, before, run, .. } = moment;
+    let is_at_work = |step: &Step| matches!(step.phase, Phase::Running { .. } | Phase::Leased { .. } | Phase::Child {});
+    let is_same = |(step, state): (u32, &Step)| {
+        let Some(node) = nodes.get(&step).filter(|node| (**node as usize) < plan.nodes().len()) else { return false };
+        let place = StepPlace { node: *node, ..run.place(step) };
+        let kind = |node: &Node| node.body.as_ref().map(Body::kind);
+        let has_begun = !matches!(state.phase, Phase::Pending {});
+        plan.key(&place) == run.key(before, step)
+            && (!has_begun || kind(run.node(before, step)) == kind(plan.node_at(*node)))
+    };
+    !is_undoing(run)
+        && run.status() != RunStatus::Cancelling
+        && run.state.called_off.is_empty()
+        && !run.steps().any(|(_, step)| is_at_work(step))
+        && run.steps().all(is_same)
+}
+
 /// Whether an inner step may be opened now: it belongs into the step around it, and is not there yet.
 fn may_open(moment: &EventInContext<'_>, step: u32, node: u32, parent: u32, index: u32) -> bool {
     let EventInContext { plan, run, .. } = moment;
     let is_next = run.steps().all(|(number, _)| number < step) && !run.has_left(step);
     if plan.undoes(node).is_some() {
         return is_next && may_undo(moment, node, parent);
+    }
+    if parent == Place::ROOT {
+        let is_root = (node as usize) < plan.root().len() && run.step_in(None, node).is_none();
+        return is_next && is_root && !run.state.moves.is_empty();
     }
     let Some(Phase::Open {}) = run.get(parent).map(|around| &around.phase) else { return false };
     if run.node_number(parent) != node {

@@ -24,7 +24,7 @@ mod run;
 pub use codes::Code;
 pub use report::{Counts, Problem, Report};
 
-use definitions::Plans;
+use definitions::PlanCache;
 use families::Families;
 use journal::JournalPass;
 use store::Error;
@@ -49,7 +49,7 @@ fn check_all(inspection: &dyn Inspection, report: &mut Report, progress: &mut dy
         return Ok(());
     }
     definitions::check(inspection, report)?;
-    let mut plans = Plans::new(inspection);
+    let mut plans = PlanCache::new(inspection);
     let mut passage = JournalPass::new(inspection)?;
     let mut families = Families::default();
     let mut failed = None;

@@ -6,8 +6,7 @@ use super::run::{Case, Folded};
 use crate::services::outbox;
 use crate::services::tasks::RELEASE;
 use kernel::advance::{FailedSteps, NotificationNumber};
-use kernel::event::Origin;
-use kernel::plan::{Body, Form, Node};
+use kernel::plan::{Form, Node};
 use kernel::run::{ReadyTask, WaitKind};
 use kernel::{Plan, Run, RunStatus, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,11 +14,11 @@ use std::fmt::Debug;
 use store::{Error, QueueKey, QueuePosition, ReadyRow};
 
 pub(super) fn check(case: &mut Case<'_>, plan: &Plan, folded: &Folded) -> Result<(), Error> {
-    origin(case, plan, &folded.run.state.origin);
+    origin(case, plan, &folded.run);
     row(case, plan, folded);
     timers(case, folded);
     ready(case, plan, folded);
-    tokens(case, plan, folded);
+    tokens(case, folded);
     open_waits(case, plan, folded);
     notifications(case, folded)?;
     payloads(case, folded);
@@ -27,8 +26,9 @@ pub(super) fn check(case: &mut Case<'_>, plan: &Plan, folded: &Folded) -> Result
     Ok(())
 }
 
-/// What a run pins when it is created.
-fn origin(case: &mut Case<'_>, plan: &Plan, origin: &Origin) {
+/// What a run pins when it is created, or moved.
+fn origin(case: &mut Case<'_>, plan: &Plan, run: &Run) {
+    let origin = &run.state.origin;
     let row = &case.stored.row;
     let mut differences = Vec::new();
     if origin.workflow != row.workflow {
@@ -37,13 +37,14 @@ fn origin(case: &mut Case<'_>, plan: &Plan, origin: &Origin) {
     if origin.workflow_name != row.workflow_name {
         differences.push(format!("as `{}`, its row says `{}`", origin.workflow_name, row.workflow_name));
     }
-    if origin.version != row.version {
-        differences.push(format!("with version {}, its row says {}", origin.version, row.version));
+    let (version, hash, lowering) = run.version();
+    if version != row.version {
+        differences.push(format!("with version {version}, its row says {}", row.version));
     }
-    if origin.lowering != row.lowering {
-        differences.push(format!("with lowering {}, its row says {}", origin.lowering, row.lowering));
+    if lowering != row.lowering {
+        differences.push(format!("with lowering {lowering}, its row says {}", row.lowering));
     }
-    if origin.hash != row.hash[..] {
+    if hash != &row.hash[..] {
         differences.push(format!("with another definition than its row's, {}", hex(&row.hash)));
     }
     if plan.layout().form != row.form {
@@ -147,12 +148,9 @@ fn position(ReadyRow { queue, position }: &ReadyRow) -> String {
 }
 
 /// Every callback step that was ever opened has a token, as long as the run exists.
-fn tokens(case: &mut Case<'_>, plan: &Plan, folded: &Folded) {
+fn tokens(case: &mut Case<'_>, folded: &Folded) {
     let stored = case.stored;
-    let takes = |node: u32| matches!(plan.node_at(node).body, Some(Body::Webhook { .. }));
-    let root = (0..plan.root().len() as u32).filter(|step| takes(*step));
-    let inner = folded.opened.iter().filter(|(_, node)| takes(**node)).map(|(step, _)| *step);
-    let mut left: BTreeSet<u32> = root.chain(inner).collect();
+    let mut left = folded.callbacks.clone();
     for wait in &stored.waits {
         if wait.kind != "webhook" || !left.remove(&wait.step) {
             let message = format!("a row of kind `{}` that the plan does not ask for", wait.kind);

@@ -1,27 +1,29 @@
 //! Checks of one run: its records are folded again from the first, and all its other rows must match the result.
 
-use super::definitions::{NoPlan, Plans, hex};
+use super::definitions::{NoPlan, PlanCache, hex};
 use super::families::{self, Families, StartedChild};
 use super::{Code, Counts, Problem, Report, history, rows};
 use bytes::Bytes;
 use kernel::payload::Payloads;
 use kernel::plan::{Body, Form};
-use kernel::run::{FORMAT, LoadError, Phase, State};
+use kernel::run::{FORMAT, LoadError, Phase, Plans as RunPlans, State};
 use kernel::{Context, Event, Input, Payload, Plan, Record, Run, RunId, Timestamp, advance, wire};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use store::Error;
 use store::inspect::{Inspection, StoredRun};
 
 pub(super) fn check(
     inspection: &dyn Inspection,
-    plans: &mut Plans<'_>,
+    plans: &mut PlanCache<'_>,
     stored: &StoredRun,
     families: &mut Families,
     report: &mut Report,
 ) -> Result<(), Error> {
     count(stored, &mut report.counts);
     let plan = plans.get(stored.row.org, stored.row.hash, stored.row.lowering)?;
+    let earlier = earlier_plans(plans, stored)?;
     // A panic on unforeseen damage must not end the verification.
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let mut case = Case { inspection, stored, plan: None, report: &mut *report };
@@ -40,7 +42,13 @@ pub(super) fn check(
         match &plan {
             Ok(plan) if stored.broken.is_none() => {
                 case.plan = Some(plan);
-                return case.check(plan, families);
+                let Ok(earlier) = &earlier else {
+                    case.say(Code::DefinitionMissing, "the definition of a version that it had before does not exist");
+                    families.cannot_be_read();
+                    return Ok(());
+                };
+                let plans = earlier.iter().map(|(first, plan)| (*first, &**plan));
+                return case.check(plan, &RunPlans::new(plans.collect()), families);
             }
             Err(NoPlan::Missing) => {
                 case.say(Code::DefinitionMissing, format!("its definition {} does not exist", hex(&stored.row.hash)));
@@ -54,6 +62,38 @@ pub(super) fn check(
         Case { inspection, stored, plan: None, report }.say(Code::CheckFailed, "checking the run panicked");
         Ok(())
     })
+}
+
+/// PlanCache of a run, each with its first event.
+type PlansFrom = Vec<(u64, Arc<Plan>)>;
+
+/// The plans that the run had, as its records name them.
+fn earlier_plans(plans: &mut PlanCache<'_>, stored: &StoredRun) -> Result<Result<PlansFrom, NoPlan>, Error> {
+    let mut named = Vec::new();
+    for (_, body) in &stored.records {
+        // Damage is reported where the records are folded.
+        let Ok(record) = Record::open(body) else { break };
+        for (event, seq) in record.events.iter().zip(record.first..) {
+            match event {
+                Event::Created { origin } => named.push((0, origin.hash.clone(), origin.lowering)),
+                Event::Moved { hash, lowering, .. } => named.push((seq, hash.clone(), *lowering)),
+                _ => {}
+            }
+        }
+    }
+    if named.len() < 2 {
+        // The row says it, and is compared with the records.
+        named = vec![(0, Bytes::copy_from_slice(&stored.row.hash), stored.row.lowering)];
+    }
+    let mut found = Vec::new();
+    for (first, hash, lowering) in named {
+        let hash = <[u8; 32]>::try_from(&hash[..]).unwrap_or_default();
+        match plans.get(stored.row.org, hash, lowering)? {
+            Ok(plan) => found.push((first, plan)),
+            Err(why) => return Ok(Err(why)),
+        }
+    }
+    Ok(Ok(found))
 }
 
 fn count(stored: &StoredRun, counts: &mut Counts) {
@@ -85,8 +125,10 @@ pub(super) struct Folded {
     pub at: Timestamp,
     /// Stored payloads that events refer to: number and length.
     pub payloads: Vec<(u32, u64)>,
-    /// The node of each inner step that was in the state after the record that opened it.
-    pub opened: BTreeMap<u32, u32>,
+    /// The steps that wait for a callback, of those that were in the state after the record that opened them.
+    pub callbacks: BTreeSet<u32>,
+    /// Its last record moved it to another version.
+    pub was_moved_last: bool,
     pub children: BTreeMap<RunId, StartedChild>,
     /// The events with which the run ended, each with the number of notifications that it causes.
     pub ends: Vec<(u64, u64)>,
@@ -107,8 +149,8 @@ impl Case<'_> {
         self.report.add(Problem { code, org: Some(row.org), run: Some(row.id), step, message });
     }
 
-    fn check(&mut self, plan: &Plan, families: &mut Families) -> Result<(), Error> {
-        let Some(folded) = self.fold(plan)? else {
+    fn check(&mut self, plan: &Plan, plans: &RunPlans<'_>, families: &mut Families) -> Result<(), Error> {
+        let Some(folded) = self.fold(plans)? else {
             families.cannot_be_read();
             return Ok(());
         };
@@ -119,7 +161,7 @@ impl Case<'_> {
     }
 
     /// `None` when the records cannot be folded; the problem is then reported.
-    fn fold(&mut self, plan: &Plan) -> Result<Option<Folded>, Error> {
+    fn fold(&mut self, plans: &RunPlans<'_>) -> Result<Option<Folded>, Error> {
         let mut folded = Folded::default();
         let stored = self.stored;
         for (number, (pos, body)) in (1..).zip(&stored.records) {
@@ -148,7 +190,7 @@ impl Case<'_> {
                 let back = folded.at.since(record.at);
                 self.say(Code::TimeBackwards, format!("record {number} is {back} older than the one before it"));
             }
-            if !self.apply(plan, &mut folded, number, &record)? {
+            if !self.apply(plans, &mut folded, number, &record)? {
                 return Ok(None);
             }
             self.compare_snapshot(number, *pos, &folded.run);
@@ -161,10 +203,19 @@ impl Case<'_> {
     }
 
     /// Folds one record; each event is checked before it is applied. False when the rest cannot be folded.
-    fn apply(&mut self, plan: &Plan, folded: &mut Folded, number: u64, record: &Record) -> Result<bool, Error> {
+    fn apply(
+        &mut self,
+        plans: &RunPlans<'_>,
+        folded: &mut Folded,
+        number: u64,
+        record: &Record,
+    ) -> Result<bool, Error> {
         for (i, event) in record.events.iter().enumerate() {
             self.report.counts.events += 1;
+            let seq = folded.run.state.seq + 1;
+            let plan = plans.at(seq);
             let moment = history::EventInContext {
+                before: plans.at(seq - 1),
                 plan,
                 run: &folded.run,
                 event,
@@ -192,10 +243,21 @@ impl Case<'_> {
             }
         }
         record.events.iter().for_each(|event| families::note(&mut folded.children, event));
-        folded.opened.extend(record.events.iter().filter_map(|event| match event {
-            Event::Opened { step, node, .. } => folded.run.get(*step).map(|_| (*step, *node)),
-            _ => None,
-        }));
+        let plan = plans.at(folded.run.state.seq);
+        let takes_callbacks = |step: &u32| {
+            folded
+                .run
+                .get(*step)
+                .is_some_and(|_| matches!(folded.run.node(plan, *step).body, Some(Body::Webhook { .. })))
+        };
+        let opened = record.events.iter().flat_map(|event| match event {
+            Event::Created { .. } => 0..plan.root().len() as u32,
+            Event::Opened { step, .. } => *step..*step + 1,
+            _ => 0..0,
+        });
+        let callbacks: Vec<u32> = opened.filter(takes_callbacks).collect();
+        folded.callbacks.extend(callbacks);
+        folded.was_moved_last = record.events.iter().any(|event| matches!(event, Event::Moved { .. }));
         folded.at = record.at;
         Ok(true)
     }
@@ -215,14 +277,15 @@ impl Case<'_> {
         }
     }
 
-    /// No decision is left over after the last record, with two exceptions, which the next process handles because the
+    /// No decision is left over after the last record, with a few exceptions, which the next process handles because the
     /// row says `running`: decisions that wait for a stored payload (no payload is given here, so none is due), and
     /// steps that a stopping server left ready.
     fn check_unfinished(&mut self, plan: &Plan, folded: Folded) {
         if !folded.run.index_matches_state(plan) {
             self.say(Code::CheckFailed, "its index is not what its state says");
         }
-        if folded.run.is_terminal() {
+        // What follows from a move is decided in the next record.
+        if folded.run.is_terminal() || folded.was_moved_last {
             return;
         }
         self.check_unread_signals(plan, &folded.run);
@@ -292,6 +355,7 @@ fn payloads(event: &Event) -> Vec<&Payload> {
         Event::ApprovalRequested { items, .. } => items.iter().collect(),
         Event::RunFinished { output } => vec![output],
         Event::Returned { response, .. } => response.iter().flat_map(|response| &response.body).collect(),
+        Event::Copied { ended, .. } => ended.payloads().collect(),
         _ => Vec::new(),
     }
 }

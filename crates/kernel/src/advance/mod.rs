@@ -10,7 +10,9 @@
 
 mod children;
 mod concurrency_and_notifications;
+mod fork;
 mod overrides;
+mod relocation;
 mod repair;
 mod replay_safety;
 mod results;
@@ -26,7 +28,9 @@ mod tests;
 pub use crate::planner::{FailedSteps, failed_steps, handled_by, lost_steps, unhandled_in_group, unhandled_steps};
 pub use children::{CALL_DEPTH_MAX, OutgoingRow};
 pub use concurrency_and_notifications::{NotificationNumber, concurrency_group, notifications};
+pub use fork::{Fork, fork};
 pub use overrides::StepOverride;
+pub use relocation::{Misfit, MoveOrder, misfit};
 pub use repair::{Repair, repair};
 pub use replay_safety::{UnrepeatableStep, unrepeatable_steps};
 pub use results::{TaskResult, is_expected};
@@ -36,7 +40,7 @@ pub use view::{ParsedBodies, View, errors};
 pub(crate) use waits::is_denial;
 pub use waits::{APPROVAL_DENIED, APPROVAL_TIMEOUT, ApprovalDecision, IncomingSignal};
 
-use crate::event::{Because, EndAfterUndo, Event, LogLine, Origin, Queue, Record, StepPlace};
+use crate::event::{Because, CopiedStep, EndAfterUndo, Event, LogLine, Origin, Queue, Record, StepPlace};
 use crate::id::RunId;
 use crate::inbox::ChildOutcome;
 use crate::payload::{INLINE_MAX, Payload, Payloads};
@@ -54,8 +58,12 @@ pub const STATE_MAX: u64 = 16 * 1024 * 1024;
 /// An input of a run.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// Creates the run.
-    Start(Box<Origin>, Admission),
+    /// Creates the run. A fork takes over how these steps of the root group ended.
+    Start {
+        origin: Box<Origin>,
+        admission: Admission,
+        copied: Vec<(u32, CopiedStep)>,
+    },
     /// Admits a queued run: its concurrency group has room, or its workflow was resumed.
     Admit,
     /// Start no step until `Resume`.
@@ -162,6 +170,8 @@ pub enum Input {
         /// Whether its concurrency group has room for it.
         admission: Admission,
     },
+    /// Goes on with another version of the workflow. It is given alone: the plan changes.
+    Move(Box<MoveOrder>),
     /// Time has passed, or a payload that was missing is in memory now.
     Wake,
 }
@@ -306,28 +316,17 @@ pub struct Advance {
 /// Applies `inputs` and decides what follows. `run` is changed in place and is then ahead of the journal: when
 /// the record cannot be committed, discard the run and load it again.
 pub fn advance(plan: &Plan, run: &mut Run, inputs: Vec<Input>, context: &Context<'_>) -> Advance {
-    let first = run.state.seq + 1;
-    let mut state = AdvanceState {
-        plan,
-        run,
-        context,
-        events: Vec::new(),
-        inner: BTreeMap::new(),
-        out: Advance::default(),
-        fresh: Payloads::new(),
-        parsed: ParsedBodies::default(),
-    };
+    if let [Input::Move(order)] = inputs.as_slice() {
+        return relocation::relocate(plan, run, order, context);
+    }
+    let mut state = AdvanceState::new(plan, run, context);
     state.fire_due();
     for input in inputs {
         let answer = state.input(input);
         state.out.answers.push(answer);
     }
     state.decide_all();
-    let AdvanceState { events, inner, mut out, .. } = state;
-    if !events.is_empty() {
-        out.record = Some(Record { at: context.now, first, events, inner, ..Default::default() });
-    }
-    out
+    state.done()
 }
 
 /// One advance in progress.
@@ -342,6 +341,30 @@ struct AdvanceState<'a> {
     /// Payloads that arrived in this advance and are too large to stay in memory.
     fresh: Payloads,
     parsed: ParsedBodies,
+}
+
+impl<'a> AdvanceState<'a> {
+    fn new(plan: &'a Plan, run: &'a mut Run, context: &'a Context<'a>) -> AdvanceState<'a> {
+        AdvanceState {
+            plan,
+            run,
+            context,
+            events: Vec::new(),
+            inner: BTreeMap::new(),
+            out: Advance::default(),
+            fresh: Payloads::new(),
+            parsed: ParsedBodies::default(),
+        }
+    }
+
+    fn done(self) -> Advance {
+        let AdvanceState { run, context, events, inner, mut out, .. } = self;
+        if !events.is_empty() {
+            let first = run.state.seq + 1 - events.len() as u64;
+            out.record = Some(Record { at: context.now, first, events, inner, ..Default::default() });
+        }
+        out
+    }
 }
 
 impl AdvanceState<'_> {
@@ -393,7 +416,7 @@ impl AdvanceState<'_> {
             _ => &[],
         };
         for step in event.step().into_iter().chain(others.iter().copied()) {
-            if step as usize >= self.run.state.steps.len() && self.run.get(step).is_some() {
+            if self.run.get(step).is_some_and(|state| state.place.is_some()) {
                 self.inner.entry(step).or_insert_with(|| self.run.place(step));
             }
         }
@@ -428,8 +451,9 @@ impl AdvanceState<'_> {
 
     fn input(&mut self, input: Input) -> Answer {
         match input {
-            Input::Start(origin, admission) => self.create(origin, admission),
+            Input::Start { origin, admission, copied } => self.create(origin, admission, copied),
             Input::Wake => Answer::Applied,
+            Input::Move(_) => Answer::Later,
             _ if self.run.state.seq == 0 => Answer::Unknown,
             Input::Finished { step, fence, result, digest } => self.finished(step, fence, result, digest),
             Input::Claim { step, offer } => self.claim(step, offer),
@@ -476,7 +500,7 @@ impl AdvanceState<'_> {
         Answer::Applied
     }
 
-    fn create(&mut self, mut origin: Box<Origin>, admission: Admission) -> Answer {
+    fn create(&mut self, mut origin: Box<Origin>, admission: Admission, copied: Vec<(u32, CopiedStep)>) -> Answer {
         if self.run.state.seq > 0 {
             return Answer::Repeated;
         }
@@ -484,6 +508,7 @@ impl AdvanceState<'_> {
         origin.expires_at = begins.after(self.plan.layout().max_duration);
         origin.body = self.store_if_large(origin.body);
         self.emit(Event::Created { origin });
+        self.take_over_copies(copied);
         self.tell_parent_of_start();
         match admission {
             Admission::Open if begins > self.context.now => self.emit(Event::Queued { reason: Queue::Later }),

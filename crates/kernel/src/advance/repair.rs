@@ -37,8 +37,8 @@ pub struct Repair {
     pub irreversible: Vec<u32>,
 }
 
-/// What a retry of a run that has failed or timed out opens again; with `from`, also that step and what depends on it.
-pub fn repair(plan: &Plan, run: &Run, from: Option<u32>) -> Repair {
+/// What a retry of a run that has ended opens again: with `from`, also those steps and what depends on them.
+pub fn repair(plan: &Plan, run: &Run, from: &[u32]) -> Repair {
     let mut search = Search { plan, run, steps: BTreeSet::new(), around: BTreeSet::new(), changed: BTreeSet::new() };
     search.reopen_lost(None);
     // With `fail_when: blocked`, a run may fail because of a failure that was handled.
@@ -53,7 +53,7 @@ pub fn repair(plan: &Plan, run: &Run, from: Option<u32>) -> Repair {
             search.redo(undone);
         }
     }
-    from.into_iter().for_each(|step| search.redo(step));
+    from.iter().for_each(|step| search.redo(*step));
     search.reopen_skipped();
     search.finish()
 }
@@ -82,7 +82,7 @@ impl<'a> Search<'a> {
 
     fn members(&self, group: Option<u32>) -> Vec<u32> {
         match group {
-            None => (0..self.run.state.steps.len() as u32).collect(),
+            None => self.run.roots().collect(),
             Some(group) => self.run.children(group).collect(),
         }
     }
@@ -266,7 +266,7 @@ impl AdvanceState<'_> {
         if from.is_some_and(|step| self.run.get(step).is_none() || self.run.undoes(self.plan, step).is_some()) {
             return Answer::Unknown;
         }
-        let Repair { steps, around, irreversible, .. } = repair(self.plan, self.run, from);
+        let Repair { steps, around, irreversible, .. } = repair(self.plan, self.run, from.as_slice());
         if !irreversible.is_empty() && !allow_irreversible {
             return Answer::Unsafe;
         }

@@ -11,6 +11,8 @@ pub struct UnrepeatableStep {
     /// Its key. A step whose iterations have left the state is named once, without their numbers: `each/pay`.
     pub key: String,
     pub is_irreversible: bool,
+    /// The step of the root group that it is, or is inside of.
+    pub root: u32,
 }
 
 /// The steps that are marked `irreversible` or not compensatable, and succeeded or may have.
@@ -25,7 +27,8 @@ pub fn unrepeatable_steps(plan: &Plan, run: &Run) -> Vec<UnrepeatableStep> {
         let is_unknown = state.failure.as_ref().is_some_and(|failure| failure.is_unknown_outcome());
         if is_marked(node) && run.iteration(step).is_none() && (state.outcome() == Some(Outcome::Ok) || is_unknown) {
             let key = run.key(plan, step).into_owned();
-            found.insert(UnrepeatableStep { key, is_irreversible: node.is_irreversible });
+            let root = std::iter::successors(Some(step), |step| run.parent(*step)).last().unwrap_or(step);
+            found.insert(UnrepeatableStep { key, is_irreversible: node.is_irreversible, root });
         }
     }
     // Of iterations that have left the state it is only known that they succeeded.
@@ -37,10 +40,11 @@ pub fn unrepeatable_steps(plan: &Plan, run: &Run) -> Vec<UnrepeatableStep> {
     };
     for (node, number) in plan.nodes().iter().zip(0u32..).filter(|(node, _)| is_marked(node)) {
         if plan.loops_around(number).into_iter().any(|of| run.steps_of(of).any(has_left)) {
-            let path = std::iter::successors(Some(number), |number| plan.around(*number));
-            let mut names: Vec<&str> = path.map(|number| plan.node_at(number).key.as_str()).collect();
-            names.reverse();
-            found.insert(UnrepeatableStep { key: names.join("/"), is_irreversible: node.is_irreversible });
+            let mut path: Vec<u32> = std::iter::successors(Some(number), |number| plan.around(*number)).collect();
+            path.reverse();
+            let names: Vec<&str> = path.iter().map(|number| plan.node_at(*number).key.as_str()).collect();
+            let key = names.join("/");
+            found.insert(UnrepeatableStep { key, is_irreversible: node.is_irreversible, root: path[0] });
         }
     }
     found.into_iter().collect()

@@ -55,6 +55,8 @@ struct Parsed {
 enum BodyOwner {
     Trigger,
     Step(u32),
+    /// What failed inside of a step that a fork did not run.
+    CopiedErrors(u32),
     /// A piece of the list of a loop, by its first item.
     Page(u32, u32),
     /// The result of an iteration of a loop.
@@ -254,7 +256,10 @@ impl<'a> View<'a> {
                 }
                 Some(body) => self.read(BodyOwner::Step(number), body, &path.keys)?,
             },
-            TaskField::Errors => walk(&errors(self.plan, self.run, number), &path.keys).cloned(),
+            TaskField::Errors => match step.copied.as_ref().and_then(|copied| copied.errors.as_ref()) {
+                Some(errors) => self.read(BodyOwner::CopiedErrors(number), errors, &path.keys)?,
+                None => walk(&errors(self.plan, self.run, number), &path.keys).cloned(),
+            },
         })
     }
 

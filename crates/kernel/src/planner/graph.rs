@@ -71,7 +71,7 @@ impl Planner for GraphPlanner {
     }
 
     fn rebuild(&mut self, plan: &Plan, run: &Run) {
-        *self = GraphPlanner { root_left: vec![0; plan.root().len()], ..GraphPlanner::default() };
+        *self = GraphPlanner { root_left: vec![0; run.state.steps.len()], ..GraphPlanner::default() };
         if run.is_terminal() {
             return self.ended();
         }
@@ -96,7 +96,7 @@ impl Planner for GraphPlanner {
                 continue;
             }
             // Of a failed iteration only the steps that failed are left, and not what they needed.
-            if !(is_settled && run.parent(step).is_some()) {
+            if !is_settled || (step as usize) < self.root_left.len() {
                 self.watch(plan, run, step);
             }
             if !is_settled && !matches!(state.phase, Phase::Pending {}) {
@@ -114,8 +114,9 @@ impl Planner for GraphPlanner {
         if self.has_ended {
             return;
         }
-        if let Some(parent) = run.parent(step) {
-            self.open.entry(parent).or_default().unsettled += 1;
+        match run.parent(step) {
+            Some(parent) => self.open.entry(parent).or_default().unsettled += 1,
+            None => self.root_unsettled += 1,
         }
         match run.iteration(step) {
             Some((of, _)) => {

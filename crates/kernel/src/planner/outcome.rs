@@ -19,17 +19,17 @@ pub(super) fn verdict(plan: &Plan, run: &Run) -> Option<(u32, Failure)> {
         Verdict::Unhandled | Verdict::DirectUnhandled => worst(run, unhandled),
         Verdict::Blocked | Verdict::DirectBlocked => {
             let is_ok = |s: &Step| s.outcome() == Some(Outcome::Ok);
-            match run.state.steps.iter().any(is_ok) {
+            match run.roots().any(|step| is_ok(run.step(step))) {
                 true => worst(run, unhandled.into_iter().filter(|f| blocks(plan, run, *f)).collect()),
                 false => {
                     let failed = failed_among(run, None, plan).into_iter();
-                    worst(run, failed.filter(|f| !plan.node_at(*f).allow_failure).collect())
+                    worst(run, failed.filter(|f| !run.node(plan, *f).allow_failure).collect())
                 }
             }
         }
     }?;
     let cause = run.step(culprit).failure.as_ref().map_or("", |f| f.message.as_str());
-    let message = format!("`{}` {}: {cause}", plan.node_at(culprit).key, run.step(culprit).status());
+    let message = format!("`{}` {}: {cause}", run.node(plan, culprit).key, run.step(culprit).status());
     Some((culprit, Failure::new("step_failed", message)))
 }
 
@@ -240,6 +240,6 @@ fn handles_failures(node: &Node) -> bool {
 /// Was a step skipped because this one failed? A chain of skipped steps always begins with such a step.
 fn blocks(plan: &Plan, run: &Run, failed: u32) -> bool {
     let was_blocked =
-        |d: &u32| matches!(run.step(*d).because.as_deref(), Some(Because::Needs { steps }) if steps.contains(&failed));
-    plan.dependents(failed).iter().any(was_blocked)
+        |d: u32| matches!(run.step(d).because.as_deref(), Some(Because::Needs { steps }) if steps.contains(&failed));
+    plan.dependents(run.node_number(failed)).iter().filter_map(|node| run.step_in(None, *node)).any(was_blocked)
 }

@@ -1,10 +1,10 @@
 //! Applying events: how each one changes the state, the index and the planner's view.
 
 use super::{
-    AnsweredWait, ApprovalRequest, CalledOff, ChildLink, Index, Iteration, Iterations, LastReport, LoadError, Pause,
-    Phase, Place, Run, Signal, SignalKey, Step, WaitKind,
+    AnsweredWait, ApprovalRequest, CalledOff, ChildLink, Copied, Index, Iteration, Iterations, LastReport, LoadError,
+    Pause, Phase, Place, Run, Signal, SignalKey, Step, WaitKind,
 };
-use crate::event::{Callback, Event, Failure, Origin, Override, Response};
+use crate::event::{Callback, CopiedStep, Event, Failure, Origin, Override, Response};
 use crate::expr::Seen;
 use crate::payload::Payload;
 use crate::plan::{Body, Node, OnError, Plan};
@@ -189,6 +189,10 @@ impl Run {
                 self.tell(|planner, _| planner.ended());
             }
             Event::RunRetried { steps, around, expires_at, .. } => self.reopen(plan, steps, around, *expires_at)?,
+            Event::Moved { version, hash, lowering, nodes, .. } => {
+                self.move_to(plan, (*version, hash, *lowering), nodes)?;
+            }
+            Event::Copied { step, ended } => self.copy(plan, *step, ended, at),
             Event::Opened { step, node, parent, index } => self.open(plan, *step, *node, *parent, *index, at)?,
             Event::GroupStarted { step, seen } => {
                 self.record_seen(*step, seen);
@@ -301,6 +305,20 @@ impl Run {
         Ok(())
     }
 
+    /// A copied step is never undone by this run: it is not noted as what can be.
+    fn copy(&mut self, plan: &Plan, step: u32, ended: &CopiedStep, at: Timestamp) {
+        let CopiedStep { status, response, callback, failure, because, errors, is_given, .. } = ended;
+        self.set_response(step, response.as_ref());
+        callback.iter().for_each(|callback| self.keep_callback(step, callback));
+        errors.iter().for_each(|errors| self.count_payload(errors));
+        let copied = Copied { errors: errors.clone(), is_given: *is_given, ..Default::default() };
+        let state = self.step_mut(step);
+        state.failure = failure.clone().map(Box::new);
+        state.because = because.clone().map(Box::new);
+        state.copied = Some(Box::new(copied));
+        self.finish_step(plan, step, *status, at);
+    }
+
     fn open_wait(
         &mut self,
         plan: &Plan,
@@ -409,6 +427,14 @@ impl Run {
             self.state.inner.insert(step, Step { place: Some(Box::new(place)), ..Default::default() });
             self.index.undos.insert(parent, step);
             self.index.undoing = Some(step);
+            return Ok(());
+        }
+        if parent == Place::ROOT && !self.state.moves.is_empty() && (node as usize) < plan.root().len() {
+            let place = Place { node, parent, ..Default::default() };
+            self.state.opened = step + 1;
+            self.state.inner.insert(step, Step { place: Some(Box::new(place)), ..Default::default() });
+            self.index.children.insert((parent, node), step);
+            self.tell(|planner, run| planner.opened(plan, run, step));
             return Ok(());
         }
         let around = self.get(parent).ok_or_else(|| damaged("inside a step that is not there"))?;
@@ -581,7 +607,7 @@ impl Run {
         for step in self.state.called_off.keys().copied().collect::<Vec<_>>() {
             self.forget_called_off(step);
         }
-        for step in 0..self.state.steps.len() as u32 {
+        for step in self.roots().collect::<Vec<_>>() {
             if self.step(step).outcome().is_none() {
                 self.settle(plan, step, StepStatus::Cancelled, at);
             }

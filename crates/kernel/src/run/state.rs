@@ -63,6 +63,19 @@ message! {
         27 since 2 => retried: u64,
         /// What ended waits that have left the state, by step.
         28 since 2 => answered: BTreeMap<u32, AnsweredWait>,
+        /// The versions that it went on with after the one that it was created with, in order.
+        29 since 2 => moves: Vec<MovedTo>,
+    }
+}
+
+message! {
+    /// A version that a run was moved to.
+    pub struct MovedTo {
+        /// The event that moved it: that one and all later ones belong to this version.
+        1 => seq: u64,
+        2 => version: u32,
+        3 => hash: Bytes,
+        4 => lowering: u32,
     }
 }
 
@@ -182,7 +195,6 @@ message! {
         20 => key_slot: u32,
         /// An operator asked for the next attempt now, so it is not held back.
         21 => is_forced: bool,
-        /// Where an inner step is.
         22 since 2 => place: Option<Box<Place>>,
         /// What a loop knows of its iterations.
         23 since 2 => iterations: Option<Box<Iterations>>,
@@ -202,15 +214,29 @@ message! {
         30 since 2 => overridden: Option<Override>,
         /// It failed, and what handled that has left the state with its iteration.
         32 since 2 => is_handled: bool,
+        /// The run is a fork, and took over how the step ended.
+        33 since 2 => copied: Option<Box<Copied>>,
     }
 }
 
 message! {
-    /// Where an inner step is.
+    /// What a fork knows of a step that it did not run.
+    pub struct Copied {
+        /// What failed inside of it.
+        1 => errors: Option<Payload>,
+        /// The caller gave its result.
+        2 => is_given: bool,
+    }
+}
+
+message! {
+    /// Where a step is, if its number alone does not say so: an inner step, or any step of a run that was moved to another
+    /// version.
     pub struct Place {
         /// Its node. An iteration has the node of its loop.
         1 => node: u32,
-        /// The step that it is a part of: a group, an iteration, or the loop of an iteration.
+        /// The step that it is a part of: a group, an iteration, or the loop of an iteration. [`Place::ROOT`] for a step of
+        /// the root group.
         2 => parent: u32,
         /// The number of an iteration, from 0.
         3 => index: u32,
@@ -242,6 +268,10 @@ message! {
         5 => started_at: Timestamp,
         6 => finished_at: Timestamp,
     }
+}
+
+impl Place {
+    pub const ROOT: u32 = u32::MAX;
 }
 
 choice! {

@@ -7,7 +7,8 @@ use crate::{check, every_event, given, golden, pair, seen, unhex};
 use bytes::Bytes;
 use kernel::advance::{Admission, ApprovalDecision, IncomingSignal, StepOverride};
 use kernel::event::{
-    Because, EndAfterUndo, Event, Failure, Origin, Override, Parent, Record, Response, StepPlace, TriggerKind,
+    Because, Callback, CopiedStep, EndAfterUndo, Event, Failure, ForkPoint, Origin, Override, Parent, Record, Response,
+    StepPlace, TriggerKind,
 };
 use kernel::expr::Expr;
 use kernel::inbox::{self, AnswerKind, ChildOutcome, StartChild, StoredAnswer, StoredInput};
@@ -18,8 +19,8 @@ use kernel::plan::{
     OnParentClose, Outcomes, Repeat, Retry, TaskBody, Verdict,
 };
 use kernel::run::{
-    AnsweredWait, ApprovalRequest, CalledOff, ChildLink, Iteration, Iterations, LastReport, Phase, Place, Signal,
-    SignalKey, State, Step,
+    AnsweredWait, ApprovalRequest, CalledOff, ChildLink, Copied, Iteration, Iterations, LastReport, MovedTo, Phase,
+    Place, Signal, SignalKey, State, Step,
 };
 use kernel::template::{Part, Template, TemplateEntry};
 use kernel::wire::{self, Message, Raw, Reader};
@@ -103,6 +104,7 @@ fn origin() -> Origin {
         labels: vec![pair("order", "7")],
         lowering: 3,
         parent: Some(Box::new(parent())),
+        forked_from: Some(Box::new(fork_point())),
         ..Default::default()
     }
 }
@@ -158,7 +160,38 @@ fn events() -> Vec<Event> {
             expires_at: AT,
             around: vec![11, 10],
         },
+        Event::Copied { step, ended: Box::new(copied_step()) },
+        Event::Moved {
+            actor: "ada".into(),
+            reason: "a new step".into(),
+            version: 3,
+            hash: Bytes::from_static(&[0xef; 32]),
+            lowering: 4,
+            nodes: [(0, 2), (12, 5)].into(),
+        },
     ]
+}
+
+/// How a step ended that a fork did not run.
+fn copied_step() -> CopiedStep {
+    CopiedStep {
+        status: StepStatus::Failed,
+        response: Some(response()),
+        callback: Some(Callback {
+            body: Payload::json("7"),
+            digest: Bytes::from_static(&[3; 32]),
+            ..Default::default()
+        }),
+        failure: Some(failure()),
+        because: Some(Because::Needs { steps: vec![1] }),
+        errors: Some(Payload::json(r#"[{"step":"pay"}]"#)),
+        is_given: true,
+        ..Default::default()
+    }
+}
+
+fn fork_point() -> ForkPoint {
+    ForkPoint { run: RunId([4; 16]), step: "ship".into(), reason: "the carrier is back".into(), ..Default::default() }
 }
 
 /// How a run ends that undoes what it did.
@@ -218,6 +251,8 @@ fn m3_i41_records_of_format_2_are_read() {
     assert_every_field("StepPlace", &record.inner.values().cloned().collect::<Vec<_>>());
     assert_every_field("Parent", &[parent()]);
     assert_every_field("EndAfterUndo", &[end()]);
+    assert_every_field("CopiedStep", &[copied_step()]);
+    assert_every_field("ForkPoint", &[fork_point()]);
     assert_eq!(Record::open(&bytes), Ok(record));
 }
 
@@ -283,6 +318,7 @@ fn state() -> State {
     task.of_type = "mail.fr".into();
     (task.done_with, task.overridden, task.is_handled) = (44, Some(Override::Skip), true);
     task.repeats = 2;
+    task.copied = Some(Box::new(Copied { errors: Some(Payload::json("[]")), is_given: true, ..Default::default() }));
     (task.slot, task.key_slot, task.is_forced) = (3, 1, true);
     let open = Step { phase: Phase::Open {}, iterations: Some(Box::new(iterations)), ..Default::default() };
     let signal = Signal { number: 43, name: "paid".into(), body: Payload::json("7"), ..Default::default() };
@@ -312,6 +348,7 @@ fn state() -> State {
         answered: [(7, answered())].into(),
         retries: 2,
         retried: 70,
+        moves: vec![moved_to()],
         ..Default::default()
     }
 }
@@ -319,6 +356,10 @@ fn state() -> State {
 fn answered() -> AnsweredWait {
     let (digest, decision) = (Bytes::from_static(&[0xdd; 32]), Some(Decision::Denied));
     AnsweredWait { digest, decision, is_resumed: true, ..Default::default() }
+}
+
+fn moved_to() -> MovedTo {
+    MovedTo { seq: 60, version: 3, hash: Bytes::from_static(&[0xef; 32]), lowering: 4, ..Default::default() }
 }
 
 fn called_off() -> CalledOff {
@@ -355,6 +396,8 @@ fn m3_i41_snapshots_of_format_2_are_read() {
     let asked: Vec<ApprovalRequest> = inner.iter().filter_map(|step| step.approval.as_deref().cloned()).collect();
     assert_every_field("ApprovalRequest", &asked);
     assert_every_field("CalledOff", &[called_off()]);
+    assert_every_field("MovedTo", &state.moves);
+    assert_every_field("Copied", &inner.iter().filter_map(|s| s.copied.as_deref().cloned()).collect::<Vec<_>>());
     assert_every_field("AnsweredWait", &[answered()]);
     assert_every_field("Signal", &state.signals);
     assert_every_field("SignalKey", &state.signal_keys);

@@ -3,6 +3,7 @@
 pub mod batch;
 pub mod callbacks;
 pub mod overrides;
+pub mod repair;
 pub mod runs;
 pub mod streams;
 pub mod system;
@@ -32,6 +33,7 @@ pub fn areas() -> Vec<(&'static str, &'static str, Vec<Route>)> {
         ("versions", "Versions of workflows and their differences", versions::routes()),
         ("batches", "Start many runs with one request", batch::routes()),
         ("runs", "List, inspect and control runs", runs::routes()),
+        ("repair", "Retry, replay, fork and move runs", repair::routes()),
         ("waits", "Signals, approvals and pauses", waits::routes()),
         ("overrides", "Decisions about steps", overrides::routes()),
         ("tasks", "Submit and manage tasks", tasks::routes()),

@@ -1,27 +1,24 @@
-//! Runs: list, show (also as they were), explain, cancel, pause, retry, replay, delete. The routes below a workflow find
-//! only its own runs.
+//! Runs: list, show (also as they were), explain, cancel, pause, delete. The routes below a workflow find only its own
+//! runs.
 
-use super::workflows::{LABELS_MAX, find_or_deleted, idempotency_key};
+use super::workflows::{LABELS_MAX, find_or_deleted};
 use super::{answer, page, page_of_runs, run_id};
 use crate::contract::{Param, ResponseShape, Route, delete as delete_route, get, params, post};
 use crate::query::{NUMBER_MAX, Query, invalid};
 use crate::views::history::{EVENTS_MAX, Moment};
 use crate::{Answer, App, Path, Refusal, State, body, views};
 use api::{
-    AsOfView, CancelRequest, Code, EventView, ExplainView, GraphView, PauseRequest, ReplayRequest, ReplayVersion,
-    ReplayedView, RetryPlanView, RetryRequest, RunDiffView, RunRetryView, RunStatusView, RunSummary, RunView, StepView,
-    WaitSummaryView, rfc3339,
+    AsOfView, CancelRequest, Code, EventView, ExplainView, GraphView, PauseRequest, RunDiffView, RunStatusView,
+    RunSummary, RunView, StepView, WaitSummaryView,
 };
 use axum::Json;
 use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use engine::services::{CancelRun, NOTIFIER, Reading, RetryPlan, RetryRun, RunHistory, StoredEvent, type_id};
-use engine::{Edition, Idempotency};
+use engine::services::{CancelRun, NOTIFIER, Reading, RunHistory, StoredEvent, type_id};
 use kernel::plan::Form;
 use kernel::{Answer as Judged, RunId, RunStatus, Span, WorkflowId};
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 use std::time::Duration;
 use store::{RunFilter, listed_id};
 
@@ -91,18 +88,6 @@ pub fn routes() -> Vec<Route> {
             .refuses(&[Code::RunNotEnded]),
         get("/api/v1/runs/{run}/graph", graph, "show_run_graph", "Show the steps of a run as a graph")
             .answers::<GraphView>(200, "nodes and edges"),
-        post("/api/v1/runs/{run}/replay", replay, "replay_run", "Start a new run from the input of this one")
-            .may_take::<ReplayRequest>()
-            .idempotent()
-            .answers::<ReplayedView>(201, "the new run")
-            .answers::<ReplayedView>(200, "the run that an earlier request with this key started")
-            .refuses(&[
-                Code::WorkflowDisabled,
-                Code::RunDeleted,
-                Code::ConcurrencyKeyUnresolved,
-                Code::InvalidInput,
-                Code::UnsafeReplay,
-            ]),
         get("/api/v1/runs/{run}/steps", steps, "list_steps", "List the steps of a run with all attempts")
             .query(&[UNDER, AT, AFTER_STEP, params::LIMIT])
             .shaped(
@@ -138,16 +123,6 @@ pub fn routes() -> Vec<Route> {
             .may_take::<PauseRequest>()
             .answers::<RunStatusView>(200, "the run is paused, now or earlier")
             .refuses(&[Code::RunEnded]),
-        post(
-            "/api/v1/runs/{run}/retry",
-            retry,
-            "retry_run",
-            "Go on with a failed run, or retry the steps of an open one now",
-        )
-        .may_take::<RetryRequest>()
-        .answers::<RunRetryView>(200, "the run goes on; with `dry_run`, which steps would run")
-        .refuses(&[Code::RunEnded, Code::NothingToRetry, Code::UnsafeRetry])
-        .refuses(&[Code::HasParent, Code::ConcurrencyLimit]),
         get(
             "/api/v1/workflows/{workflow}/runs",
             list_of_workflow,
@@ -232,12 +207,15 @@ fn forms(query: &Query) -> Result<Vec<Form>, Refusal> {
 /// Parses `status=failed,timeout`. Other words for success mean `completed`.
 fn statuses(query: &Query) -> Result<Vec<RunStatus>, Refusal> {
     let words = query.all("status").flat_map(|list| list.split(','));
-    let read = |word: &str| match word {
-        word if COMPLETED.contains(&word) => Some(RunStatus::Completed),
-        word => RunStatus::parse(word),
-    };
-    let expected = || RunStatus::ALL.iter().map(|s| s.as_str()).collect::<Vec<_>>().join(", ");
-    words.map(|word| read(word).ok_or_else(|| invalid("status", word, &format!("one of {}", expected())))).collect()
+    words.map(|word| status(word).ok_or_else(|| invalid("status", word, &expected_statuses()))).collect()
+}
+
+pub fn status(word: &str) -> Option<RunStatus> {
+    if COMPLETED.contains(&word) { Some(RunStatus::Completed) } else { RunStatus::parse(word) }
+}
+
+pub fn expected_statuses() -> String {
+    format!("one of {}", RunStatus::ALL.iter().map(|s| s.as_str()).collect::<Vec<_>>().join(", "))
 }
 
 pub async fn show(app: State, query: Query, Path(run): Path<String>) -> Answer {
@@ -272,7 +250,7 @@ pub async fn steps(app: State, query: Query, Path(run): Path<String>) -> Answer 
         Some(seq) => read_at(&app, &run, seq).await?.1,
     };
     let Some(key) = query.get("under") else {
-        let steps: Vec<u32> = (0..reading.version.plan.root().len() as u32).collect();
+        let steps: Vec<u32> = reading.run.roots().collect();
         let history = app.engine.runs.history_of(app.org(), &reading, &steps).await?.unwrap_or_default();
         return Ok(page(views::steps(&reading, &steps, &history), None));
     };
@@ -326,12 +304,13 @@ pub async fn events(app: State, query: Query, Path(run): Path<String>) -> Answer
     let after = query.number("cursor", "the number of an event")?.unwrap_or(0);
     let id = run_id(&run)?;
     let missing = || Refusal::not_found("run", &run);
-    let plan = app.engine.runs.read(app.org(), id).await?.ok_or_else(missing)?.version.plan.clone();
     let mut events = app.engine.runs.events_after(app.org(), id, after, limit + 1).await?.ok_or_else(missing)?;
+    // Read after its events, the run knows of every move in them.
+    let versions = app.engine.runs.read(app.org(), id).await?.ok_or_else(missing)?.versions;
     let has_more = events.len() > limit;
     events.truncate(limit);
     let next = events.last().filter(|_| has_more).map(|stored| stored.seq.to_string());
-    Ok(page(events.iter().map(|stored| views::event(&plan, stored)).collect(), next))
+    Ok(page(events.iter().map(|stored| views::event(&versions.at(stored.seq).plan, stored)).collect(), next))
 }
 
 pub async fn graph(app: State, Path(run): Path<String>) -> Answer {
@@ -341,33 +320,6 @@ pub async fn graph(app: State, Path(run): Path<String>) -> Answer {
 pub async fn delete(app: State, Path(run): Path<String>) -> Answer {
     app.engine.runs.delete(app.org(), run_id(&run)?).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
-}
-
-pub async fn replay(app: State, Path(run): Path<String>, headers: HeaderMap, body: Body) -> Answer {
-    let id = run_id(&run)?;
-    let key = idempotency_key(&headers)?;
-    let ReplayRequest { version, allow_irreversible, actor } =
-        body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
-    let [actor] = notes([("actor", actor)])?;
-    let edition = match version {
-        ReplayVersion::Pinned => Edition::Pinned,
-        ReplayVersion::Latest => Edition::Latest,
-    };
-    let fingerprint = || {
-        let hash = Sha256::new().chain_update(b"replay\0").chain_update(id.0);
-        hash.chain_update([edition as u8]).finalize().into()
-    };
-    let idempotency = key.map(|key| Idempotency { scope: None, key, fingerprint: fingerprint() });
-    let started = app.engine.runs.replay(app.org(), id, edition, allow_irreversible, actor, idempotency).await?;
-    let view = ReplayedView {
-        run_id: started.run.to_string(),
-        replayed_from: id.to_string(),
-        workflow_id: started.workflow.to_string(),
-        status: started.status.as_str().into(),
-        started_at: rfc3339(started.started_at),
-        deduplicated: started.deduplicated,
-    };
-    Ok(answer(if started.deduplicated { 200 } else { 201 }, view))
 }
 
 pub async fn cancel(app: State, Path(run): Path<String>, headers: HeaderMap, body: Body) -> Answer {
@@ -425,20 +377,6 @@ pub async fn pause(app: State, Path(run): Path<String>, headers: HeaderMap, body
     let PauseRequest { actor, note } = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
     let [actor, note] = notes([("actor", actor), ("note", note)])?;
     status_response(id, app.engine.runs.pause(app.org(), id, actor, note).await?)
-}
-
-pub async fn retry(app: State, Path(run): Path<String>, headers: HeaderMap, body: Body) -> Answer {
-    let id = run_id(&run)?;
-    let request = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
-    let RetryRequest { actor, reason, step, from, allow_irreversible, dry_run } = request;
-    let [actor, reason] = notes([("actor", actor), ("reason", reason)])?;
-    let request = RetryRun { step, from, allow_irreversible, actor, reason };
-    if dry_run {
-        let RetryPlan { would_run, would_repeat } = app.engine.runs.plan_retry(app.org(), id, &request).await?;
-        return Ok(answer(200, RunRetryView::Planned(RetryPlanView { would_run, would_repeat })));
-    }
-    let status = app.engine.runs.retry(app.org(), id, request).await?;
-    Ok(answer(200, RunRetryView::Retried(RunStatusView { id: id.to_string(), status: status.as_str().into() })))
 }
 
 fn status_response(run: RunId, (judged, status): (Judged, RunStatus)) -> Answer {

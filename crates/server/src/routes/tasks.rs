@@ -359,11 +359,11 @@ async fn show(app: State, query: Query, Path(task): Path<String>) -> Answer {
 async fn events(app: State, Path(task): Path<String>) -> Answer {
     let found = find(&app, &task).await?;
     let history = app.engine.runs.history(app.org(), found.key.run).await?.unwrap_or_default();
-    let plan = &found.reading.version.plan;
+    let versions = &found.reading.versions;
     let is_its_own =
         |stored: &&engine::services::StoredEvent| found.key.step.is_none() || stored.event.step() == found.key.step;
     let events = history.iter().filter(is_its_own);
-    Ok(page(events.map(|stored| crate::views::event(plan, stored)).collect(), None))
+    Ok(page(events.map(|stored| crate::views::event(&versions.at(stored.seq).plan, stored)).collect(), None))
 }
 
 async fn cancel(app: State, Path(task): Path<String>, headers: HeaderMap, body: Body) -> Answer {

@@ -11,7 +11,7 @@ const STEPS_MAX: usize = 1_000;
 pub const EVENTS_MAX: usize = 100;
 
 pub fn as_of(history: &RunHistory, event: &StoredEvent) -> AsOfView {
-    AsOfView { event: event_ref(&history.version.plan, event), last_seq: history.last_seq }
+    AsOfView { event: event_ref(&history.versions.at(event.seq).plan, event), last_seq: history.last_seq }
 }
 
 fn event_ref(plan: &Plan, stored: &StoredEvent) -> EventRefView {
@@ -31,14 +31,15 @@ pub struct Moment {
 
 /// What changed between two moments. `events` are the first ones after the earlier moment.
 pub fn diff(history: &RunHistory, from: &Moment, to: &Moment, events: &[StoredEvent]) -> RunDiffView {
-    let plan = &history.version.plan;
-    let changes = changed_steps(&from.reading.run, &to.reading.run, &history.version.order);
+    let plan = |seq: u64| &*history.versions.at(seq).plan;
+    let order = to.reading.version.order.iter().filter_map(|node| to.reading.run.step_in(None, *node));
+    let changes = changed_steps(&from.reading.run, &to.reading.run, &order.collect::<Vec<_>>());
     let change = |change: &engine::run_diff::StepChange<'_>| StepChangeView {
         step: to.reading.key(change.step).into_owned(),
         from: change.from.as_ref().map(step_moment),
         to: step_moment(&change.to),
     };
-    let (mut before, mut after) = (run_moment(plan, from), run_moment(plan, to));
+    let (mut before, mut after) = (run_moment(plan(from.event.seq), from), run_moment(plan(to.event.seq), to));
     if before.output == after.output {
         (before.output, after.output) = (None, None);
     }
@@ -52,7 +53,7 @@ pub fn diff(history: &RunHistory, from: &Moment, to: &Moment, events: &[StoredEv
         last_seq: history.last_seq,
         steps: changes.iter().take(STEPS_MAX).map(change).collect(),
         changed_steps: changes.len(),
-        events: events.iter().map(|event| event_ref(plan, event)).collect(),
+        events: events.iter().map(|event| event_ref(plan(event.seq), event)).collect(),
         event_count: to.event.seq - from.event.seq,
     }
 }

@@ -112,6 +112,24 @@ impl BatchColumns {
         }
         let updated: Vec<&RunRow> =
             last.values().filter_map(|(created, updated)| updated.filter(|_| created.is_none())).collect();
+        let moved: BTreeMap<Key, &RunRow> = writes
+            .iter()
+            .filter(|write| write.is_moved)
+            .filter_map(|write| Some(((write.org, write.run), write.row.as_ref()?)))
+            .collect();
+        if !moved.is_empty() {
+            let moved: Vec<&RunRow> = moved.into_values().collect();
+            self.add(
+                sql!("postgres/runs_move"),
+                vec![
+                    list(&moved, |row| org_of(row.org)),
+                    list(&moved, |row| Id(row.id.0)),
+                    list(&moved, |row| i64::from(row.version)),
+                    list(&moved, |row| row.hash.to_vec()),
+                    list(&moved, |row| i64::from(row.lowering)),
+                ],
+            );
+        }
         if !updated.is_empty() {
             self.add(
                 sql!("postgres/runs_update"),

@@ -141,6 +141,10 @@ impl<'a> Attempt<'a> {
                 if write.after > 0 {
                     self.update_run(row, head)?;
                 }
+                if write.is_moved {
+                    let version = params![row.version, row.hash, row.lowering, row.org.0, row.id.0];
+                    self.execute(sql!("run_move"), version)?;
+                }
                 !row.evicted && !row.status.is_terminal()
             }
             (None, Some(Found::Evicted(_))) => {

@@ -24,6 +24,7 @@ cases![
     a_new_store_is_empty,
     a_new_run_reads_back_as_it_was_written,
     only_records_after_the_snapshot_are_loaded,
+    m32_the_version_of_a_run_changes_only_with_a_move,
     a_write_that_saw_an_older_record_conflicts,
     a_run_is_created_once,
     only_an_existing_run_accepts_records,
@@ -119,6 +120,22 @@ async fn only_records_after_the_snapshot_are_loaded(store: Arc<dyn Store>) {
     assert_eq!(loaded.records, [record(run(1), 6, at(1_000))]);
     let history = store.history(ORG, run(1), 0, usize::MAX).await.unwrap().unwrap();
     assert!(history.into_iter().eq((1..=6).map(|seq| record(run(1), seq, at(1_000)))));
+}
+
+async fn m32_the_version_of_a_run_changes_only_with_a_move(store: Arc<dyn Store>) {
+    commit(&store, [start(run(1)), start(run(2))]).await;
+    let other = |n: u64| RunRow { version: 7, hash: [8; 32], lowering: 4, ..row(ORG, run(n), RunStatus::Running) };
+    let plain = |n: u64| RunWrite { row: Some(other(n)), ..append(run(n), 1) };
+    let moved = RunWrite { is_moved: true, snapshot: Some(state(run(2), 2)), ..plain(2) };
+    assert_eq!(commit(&store, [plain(1), moved]).await, [Committed, Committed]);
+    let pinned = |row: RunRow| (row.version, row.hash, row.lowering);
+    let read = async |n: u64| pinned(store.run(ORG, run(n)).await.unwrap().unwrap());
+    assert_eq!([read(1).await, read(2).await], [(3, [9; 32], 3), (7, [8; 32], 4)]);
+    let loaded = store.load(ORG, run(2)).await.unwrap().unwrap();
+    assert_eq!((pinned(loaded.row), loaded.snapshot.map(|(seq, _)| seq)), ((7, [8; 32], 4), Some(2)));
+    commit(&store, [turn(run(2), 2, RunStatus::Waiting)]).await;
+    assert_eq!(read(2).await, (7, [8; 32], 4), "a later record changes none of it");
+    assert_eq!(commit(&store, [RunWrite { is_moved: true, ..append(run(1), 2) }]).await, [Conflict], "without a row");
 }
 
 async fn a_write_that_saw_an_older_record_conflicts(store: Arc<dyn Store>) {

@@ -83,6 +83,7 @@ pub fn append_in(org: OrgId, id: RunId, after: u64) -> RunWrite {
         after,
         record: record(id, after + 1, at(1_000)),
         row: None,
+        is_moved: false,
         snapshot: None,
         timer: TimerChange::default(),
         payloads: Vec::new(),

@@ -392,7 +392,8 @@ impl World {
             self.checker.concurrency.run_held(run, version.workflow);
         }
         let run_insert = RunInsert { idempotency: client_key.or(notification_key), notification, ..Default::default() };
-        StartRun { org: OrgId::DEFAULT, run, version, origin, concurrency_group, run_insert, source: None }
+        let copied = Vec::new();
+        StartRun { org: OrgId::DEFAULT, run, version, origin, copied, concurrency_group, run_insert, source: None }
     }
 
     /// A client pauses or resumes a workflow: first in the store, then in one process. If the outcome of the

@@ -104,6 +104,7 @@ impl World {
             after: stored.records.len() as u64,
             record: record.seal(),
             row: None,
+            is_moved: false,
             snapshot: None,
             timer: TimerChange::default(),
             payloads: Vec::new(),

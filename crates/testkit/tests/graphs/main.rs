@@ -156,7 +156,11 @@ fn run_to_end(workflow: &TestWorkflow, plan: &Plan, flag: bool, choices: &mut Ch
     let outcomes = vec![None; workflow.steps.len()];
     let mut graph_run = GraphRun { workflow, plan, flag, run: Run::default(), executing: Vec::new(), outcomes };
     let body = Payload::json(format!("{{\"flag\":{flag}}}"));
-    graph_run.apply_input(Input::Start(Box::new(Origin { body, ..Default::default() }), Admission::Open));
+    graph_run.apply_input(Input::Start {
+        origin: Box::new(Origin { body, ..Default::default() }),
+        admission: Admission::Open,
+        copied: Vec::new(),
+    });
     let mut states = graph_run.compare()?;
     while !graph_run.executing.is_empty() && !graph_run.run.is_terminal() {
         graph_run.answer(choices);

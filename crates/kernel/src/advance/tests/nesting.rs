@@ -194,7 +194,7 @@ fn m13_a_list_is_worked_through_one_item_after_the_other() {
 fn m4_a_reader_can_have_all_steps_of_a_run() {
     let mut story = Story::nested(EACH, json!({ "list": [1, 2] }));
     story.answers("l[0]/a=200 l[1]/a=200");
-    let whole = Run::load_whole_at(&story.plan, &story.journal, u64::MAX).unwrap();
+    let whole = Run::load_whole_at(&story.plans(), &story.journal, u64::MAX).unwrap();
     let keys: Vec<_> = whole.steps().map(|(step, _)| whole.key(&story.plan, step).into_owned()).collect();
     assert_eq!(keys, ["l", "z", "l[0]", "l[0]/a", "l[0]/b", "l[1]", "l[1]/a", "l[1]/b"]);
     assert!(whole.steps().all(|(_, step)| step.status() == StepStatus::Success));

@@ -6,7 +6,7 @@ use crate::run::LoadError;
 /// The numbers of the events, and what the run was right after each.
 fn moments(story: &Story) -> Vec<String> {
     let last = story.run.state.seq;
-    let at = |seq: u64| Run::load_whole_at(&story.plan, &story.journal, seq).expect("the records fold");
+    let at = |seq: u64| Run::load_whole_at(&story.plans(), &story.journal, seq).expect("the records fold");
     let events = story.events();
     let moment = |seq: u64| {
         let run = at(seq);
@@ -49,7 +49,8 @@ fn steps_of_settled_iterations_are_there_when_they_are_wanted() {
     story.answers("l[0]/a=200 l[1]/a=200");
     let settled =
         story.events().iter().position(|event| event == "step.succeeded l[0]/a").expect("an event") as u64 + 2;
-    let at = |load: fn(&Plan, &[Bytes], u64) -> Result<Run, LoadError>| load(&story.plan, &story.journal, settled);
+    let at =
+        |load: fn(&Plans<'_>, &[Bytes], u64) -> Result<Run, LoadError>| load(&story.plans(), &story.journal, settled);
     let (lean, whole) = (at(Run::load_at).unwrap(), at(Run::load_whole_at).unwrap());
     assert_eq!(lean.find(&story.plan, "l[0]/a"), None, "as the run itself had it");
     let step = whole.find(&story.plan, "l[0]/a").expect("it is kept");

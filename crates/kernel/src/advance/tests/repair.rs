@@ -18,7 +18,7 @@ impl Story {
     /// What a retry would run, and which of that it would repeat.
     fn repair(&self, from: Option<&str>) -> (String, String) {
         let from = from.map(|key| self.run.find(&self.plan, key).expect(key));
-        let repair = repair(&self.plan, &self.run, from);
+        let repair = repair(&self.plan, &self.run, from.as_slice());
         let keys = |steps: Vec<u32>| {
             let keys: Vec<String> = steps.into_iter().map(|step| self.run.key(&self.plan, step).into_owned()).collect();
             keys.join(" ")
@@ -27,7 +27,7 @@ impl Story {
     }
 
     /// The last part of the idempotency keys of what was sent, from this number on.
-    fn keys_from(&self, first: usize) -> Vec<String> {
+    pub(super) fn keys_from(&self, first: usize) -> Vec<String> {
         let prefix = format!("{}:", self.id);
         self.keys[first..].iter().map(|key| key.strip_prefix(&prefix).expect("of this run").to_owned()).collect()
     }
@@ -305,8 +305,8 @@ fn m28_an_irreversible_step_runs_again_only_if_that_is_allowed() {
     let before = story.run.state.clone();
     assert_eq!(story.retry(Some("a")), Answer::Unsafe);
     assert_eq!(story.run.state, before, "a refusal changes nothing");
-    assert_eq!(repair(&story.plan, &story.run, Some(0)).irreversible, [1]);
-    assert_eq!(repair(&story.plan, &story.run, None).irreversible, Vec::<u32>::new());
+    assert_eq!(repair(&story.plan, &story.run, &[0]).irreversible, [1]);
+    assert_eq!(repair(&story.plan, &story.run, &[]).irreversible, Vec::<u32>::new());
     assert_eq!(story.reopen(Some(0), true, Admission::Open), Answer::Applied);
     assert_eq!(story.answers("a=200 b=200 c=200").run.status(), RunStatus::Completed);
 
@@ -376,7 +376,7 @@ fn m28_a_loop_whose_steps_have_left_the_state_starts_from_scratch() {
     let mut state = story.run.state.clone();
     state.inner.remove(&story.run.find(&story.plan, "l[1]/x").expect("x"));
     let old = Run::load(&story.plan, Some(&wire::seal(&state)), &[]).expect("a snapshot");
-    let repair = repair(&story.plan, &old, None);
+    let repair = repair(&story.plan, &old, &[]);
     assert_eq!((repair.steps, repair.around, repair.repeated), (vec![0, 1], vec![], vec![0]));
     assert_eq!(repair.irreversible, [0], "what its iterations did is not known any more");
 }

@@ -12,6 +12,9 @@ from .parts import Labels, Listing, Time, given, label_pairs, new_key, pairs, pa
 if TYPE_CHECKING:
     from typing_extensions import Literal
 
+_SAME: Any = object()
+"""The input of the run that is forked."""
+
 
 def get(run: Union[str, Run], *, at: Optional[int] = None) -> Steps[Run]:
     """The current state of a run; with `at`, as it was right after the event with this `seq`."""
@@ -60,6 +63,73 @@ def replay(
     path = f"/runs/{part(run)}/replay"
     body = given(version=version, actor=actor, allow_irreversible=allow_irreversible or None)
     return started((yield from send("POST", path, body, key=idempotency_key or new_key())))
+
+
+def fork(
+    run: Union[str, Run],
+    from_step: str,
+    *,
+    input: Any = _SAME,
+    results: Optional[Dict[str, Any]] = None,
+    allow_irreversible: bool = False,
+    reason: Optional[str] = None,
+    actor: Optional[str] = None,
+    idempotency_key: Optional[str] = None,
+) -> Steps[Run]:
+    """Starts a new run that takes over the results of one that has ended and runs `from_step` again, with what depends on
+    it. `results` gives results by step: these steps do not run."""
+    body = given(
+        results=results, allow_irreversible=allow_irreversible or None, reason=reason, actor=actor, **{"from": from_step}
+    )
+    if input is not _SAME:
+        body["input"] = input
+    return started((yield from send("POST", f"/runs/{part(run)}/fork", body, key=idempotency_key or new_key())))
+
+
+def move(
+    run: Union[str, Run], version: Optional[int] = None, *, reason: Optional[str] = None, actor: Optional[str] = None
+) -> Steps[Run]:
+    """An open run goes on with another version of its workflow, by default the current one. Raises `OnwardError` (409) if
+    the version lacks one of its steps, or something is at work."""
+    yield from send("POST", f"/runs/{part(run)}/move", given(version=version, reason=reason, actor=actor))
+    return (yield from get(run))
+
+
+def bulk(
+    action: "Literal['cancel', 'retry', 'replay']",
+    *,
+    workflow: Optional[str] = None,
+    status: Optional[str] = None,
+    labels: Optional[Labels] = None,
+    since: Optional[Time] = None,
+    until: Optional[Time] = None,
+    dry_run: bool = False,
+    compensate: bool = False,
+    allow_irreversible: bool = False,
+    version: "Optional[Literal['pinned', 'latest']]" = None,
+    cursor: Optional[str] = None,
+    reason: Optional[str] = None,
+    actor: Optional[str] = None,
+) -> Steps[Dict[str, Any]]:
+    """Cancels, retries or replays every run that matches, at most 1,000 in one call: answers `matched`, `changed`, `refused`
+    and, if there may be more, `next`, the `cursor` of the next call."""
+    label = [f"{key}:{value}" for key, value in (labels or {}).items()]
+    if len(label) > 1:
+        raise ValueError("a bulk call takes one label")
+    selected = dict(pairs(workflow=workflow, status=status, label=label[0] if label else None, since=since, until=until))
+    options = given(
+        dry_run=dry_run or None,
+        compensate=compensate or None,
+        allow_irreversible=allow_irreversible or None,
+        version=version,
+        cursor=cursor,
+        reason=reason,
+        actor=actor,
+    )
+    data: Dict[str, Any] = (
+        yield from send("POST", "/runs/bulk", {"action": action, "filter": selected, **options})
+    ).data
+    return data
 
 
 def pause(run: Union[str, Run], note: Optional[str] = None) -> Steps[Run]:
