@@ -346,13 +346,15 @@ impl Run {
         }
     }
 
-    /// The step did something, or may have, that can be undone.
+    /// The step did something, or may have, that can be undone. An iteration has the node of its loop and is not undone by
+    /// itself.
     fn note_undoable(&mut self, plan: &Plan, step: u32) {
-        if self.node(plan, step).undo.is_some() {
-            let seq = self.state.seq;
-            self.step_mut(step).done_with = seq;
-            self.index.undoable.insert((seq, step));
+        if self.node(plan, step).undo.is_none() || self.iteration(step).is_some() {
+            return;
         }
+        let seq = self.state.seq;
+        self.step_mut(step).done_with = seq;
+        self.index.undoable.insert((seq, step));
     }
 
     fn begin_attempt(&mut self, step: u32, attempt: u32, at: Timestamp) {

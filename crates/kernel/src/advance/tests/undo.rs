@@ -223,6 +223,18 @@ fn m25_steps_of_iterations_are_undone_and_read_their_own_item() {
 }
 
 #[test]
+fn m25_a_loop_is_undone_once_and_not_for_each_of_its_iterations() {
+    let groups = [("", "l@each=trigger.body.list; z: l"), ("l", "x")];
+    let origin = Origin { body: Payload::json(r#"{"list":["p","q"]}"#), ..Default::default() };
+    let mut story = Story::start(undoable(&groups, "l!"), origin, Admission::Open, Vec::new());
+    story.answers("l[0]/x=200 l[1]/x=200 z=400");
+    assert_eq!(story.run.still_to_undo().count(), 0, "the undo of the loop is the only one, and is at work");
+    story.answers("l/compensate=200");
+    assert_eq!(story.run.undos().len(), 1);
+    assert_eq!(story.run.status(), RunStatus::Failed);
+}
+
+#[test]
 fn m25_an_unhandled_denial_undoes_and_the_run_ends_cancelled() {
     let mut story = begin(&[("", "a; ok@approval=sure: a; b: ok")], "a!");
     story.answers("a=200");
