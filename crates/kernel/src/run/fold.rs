@@ -353,7 +353,9 @@ impl Run {
             return;
         }
         let seq = self.state.seq;
-        self.step_mut(step).done_with = seq;
+        // An operator may have given its result before the attempt that was called off succeeded.
+        let earlier = std::mem::replace(&mut self.step_mut(step).done_with, seq);
+        self.index.undoable.remove(&(earlier, step));
         self.index.undoable.insert((seq, step));
     }
 

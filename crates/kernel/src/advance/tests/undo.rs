@@ -1,6 +1,7 @@
 //! M24–M26: a run that cannot complete undoes what it did.
 
 use super::*;
+use crate::event::Override;
 use crate::run::UNDO_NAME;
 
 /// A plan whose steps `names` can be undone by workers, or by requests if the name ends in `!`.
@@ -232,6 +233,22 @@ fn m25_a_loop_is_undone_once_and_not_for_each_of_its_iterations() {
     story.answers("l/compensate=200");
     assert_eq!(story.run.undos().len(), 1);
     assert_eq!(story.run.status(), RunStatus::Failed);
+}
+
+#[test]
+fn m25_m32_a_step_with_a_given_result_is_undone_once_although_its_attempt_succeeds_too() {
+    let mut story = begin(&[("", "a; b@wait=x: a")], "a!");
+    let step = story.run.find(&story.plan, "a").expect("a");
+    let late = story.result("a", response(200, json!({ "n": 7 })));
+    let (actor, reason) = ("ada".to_owned(), String::new());
+    let decision = StepOverride { verb: Override::Result, body: Some(Payload::json("1")), actor, reason };
+    assert_eq!(story.give(Input::Override { step, decision: Box::new(decision) }), Answer::Applied);
+    assert_eq!(story.give(late), Answer::Applied, "the attempt that was called off comes to its end");
+    assert_eq!(story.run.step(step).body(), Some(&Payload::json("1")), "and changes nothing");
+    story.cancel_and_undo();
+    story.answers("a/compensate=200");
+    assert_eq!(story.run.status(), RunStatus::Cancelled);
+    assert_eq!(story.run.undos().len(), 1);
 }
 
 #[test]
