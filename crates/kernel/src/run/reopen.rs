@@ -36,9 +36,12 @@ impl Run {
             {
                 iterations.settled.remove(&index);
             }
+            // What undid it belongs to its earlier end: it is undone again if it succeeds again.
+            self.forget_undo(plan, *step);
             let state = self.step_mut(*step);
             state.phase = Phase::Open {};
             (state.finished_at, state.failure, state.response) = (None, None, None);
+            state.done_with = 0;
         }
         let state = &mut self.state;
         state.status = RunStatus::Running;
