@@ -252,6 +252,22 @@ fn m25_m32_a_step_with_a_given_result_is_undone_once_although_its_attempt_succee
 }
 
 #[test]
+fn p9_an_undo_that_needs_a_payload_first_keeps_its_run_awake() {
+    let mut layout = undoable(&[("", "a; b: a")], "a!").layout().clone();
+    let mut resolve = |raw: &path::RawPath<'_>| Ok(reference(raw, &|_| 0, ""));
+    layout.nodes.last_mut().expect("the undo").body = Some(body_of("http={{tasks.a.body.n}}", &mut resolve));
+    let mut story = Story::start(Plan::new(layout).expect("a plan"), Origin::default(), Admission::Open, Vec::new());
+    let large = story.result("a", response(200, json!({ "n": 7, "pad": "x".repeat(INLINE_MAX) })));
+    story.give(large);
+    story.answers("b=400");
+    assert!(story.statuses().ends_with("a/compensate=pending run=compensating"), "{}", story.statuses());
+    assert!(!story.run.is_idle() && story.run.has_undecided(), "after a crash, the run is looked at again");
+    story.resident = story.payloads.clone();
+    story.after("1s").answers("a/compensate=200");
+    assert_eq!(story.run.status(), RunStatus::Failed);
+}
+
+#[test]
 fn m25_an_unhandled_denial_undoes_and_the_run_ends_cancelled() {
     let mut story = begin(&[("", "a; ok@approval=sure: a; b: ok")], "a!");
     story.answers("a=200");
