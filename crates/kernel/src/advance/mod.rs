@@ -519,8 +519,9 @@ impl AdvanceState<'_> {
                 break;
             }
         }
-        if self.run.is_held() {
-            // No step may start, so no payload is needed.
+        let is_due = self.run.first_timer().is_some_and(|(at, _)| at <= self.context.now);
+        if self.run.is_held() || self.run.is_idle() && !is_due {
+            // No step may start, or the one that needed a payload has ended meanwhile.
             self.out.missing.clear();
         }
         if self.is_open() {
