@@ -532,7 +532,7 @@ impl AdvanceState<'_> {
     /// Fires the timers that are due, earliest first. Returns whether any fired.
     fn fire_due(&mut self) -> bool {
         let mut fired = false;
-        let mut stalled = Vec::new();
+        let mut stalled: Vec<(Timestamp, u32)> = Vec::new();
         while self.is_open() {
             let expiry = self.run.expires_at();
             if self.run.admit_at().is_some_and(|at| at <= self.context.now) {
@@ -567,6 +567,8 @@ impl AdvanceState<'_> {
             }
         }
         if self.is_open() {
+            // The expiry of a run that undoes what it did has cancelled them.
+            stalled.retain(|(_, step)| matches!(self.run.step(*step).phase, Phase::Retrying { .. }));
             self.run.index.timers.extend(stalled);
         }
         fired

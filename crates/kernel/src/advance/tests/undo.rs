@@ -268,6 +268,23 @@ fn p9_an_undo_that_needs_a_payload_first_keeps_its_run_awake() {
 }
 
 #[test]
+fn m26_a_retry_that_needs_a_payload_is_forgotten_when_the_run_expires() {
+    let mut layout = undoable(&[("", "a; b")], "a!").layout().clone();
+    let mut resolve = |raw: &path::RawPath<'_>| Ok(reference(raw, &|_| 0, ""));
+    layout.nodes[1].body = Some(body_of("http={{trigger.body.n}}", &mut resolve));
+    layout.nodes[1].retry = Retry { max_attempts: 3, min: Span::from_secs(10), ..Default::default() };
+    let origin = Origin {
+        body: Payload::json(json!({ "n": 7, "pad": "x".repeat(INLINE_MAX) }).to_string()),
+        ..Default::default()
+    };
+    let mut story = Story::start(Plan::new(layout).expect("a plan"), origin, Admission::Open, Vec::new());
+    story.answers("a=200 b=503");
+    story.after("30d");
+    assert_eq!(story.statuses(), "a=success b=cancelled a/compensate=running run=compensating");
+    assert_eq!(story.answers("a/compensate=200").run.status(), RunStatus::Timeout);
+}
+
+#[test]
 fn m25_an_unhandled_denial_undoes_and_the_run_ends_cancelled() {
     let mut story = begin(&[("", "a; ok@approval=sure: a; b: ok")], "a!");
     story.answers("a=200");
