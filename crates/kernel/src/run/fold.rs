@@ -171,13 +171,15 @@ impl Run {
             Event::Returned { step, response, failure, digest, .. } => {
                 self.forget_called_off(*step);
                 // What an operator decided stays.
-                let is_cancelled = self.step(*step).status() == StepStatus::Cancelled;
+                let is_cancelled =
+                    self.step(*step).status() == StepStatus::Cancelled || planted_bugs::is(Bug::LateResultOverrides);
                 self.set_response(*step, response.as_ref().filter(|_| is_cancelled));
                 let undo_if_unknown = self.node(plan, *step).undo_if_unknown;
                 let is_unknown = failure.as_ref().is_some_and(Failure::is_unknown_outcome);
                 let state = self.step_mut(*step);
                 (state.late, state.digest) = (true, *digest);
-                if response.is_some() || is_unknown && undo_if_unknown {
+                let has_succeeded = response.is_some() && !planted_bugs::is(Bug::LateSuccessKept);
+                if has_succeeded || is_unknown && undo_if_unknown {
                     self.note_undoable(plan, *step);
                 }
             }
@@ -690,7 +692,7 @@ impl Run {
                 None => {}
             }
         }
-        index.undoable.retain(|(_, step)| !index.undos.contains_key(step));
+        index.undoable.retain(|(_, step)| !index.undos.contains_key(step) || planted_bugs::is(Bug::UndoneTwice));
         let called_off = self.state.called_off.iter().filter(|(_, attempt)| attempt.until < Timestamp::NEVER);
         index.timers.extend(called_off.map(|(step, attempt)| (attempt.until, *step)));
         self.index = index;

@@ -10,6 +10,7 @@
 
 use super::{LoadError, Phase, Run, Step};
 use crate::plan::Plan;
+use crate::planted_bugs::{self, Bug};
 use crate::status::{Outcome, RunStatus, StepStatus};
 use crate::time::Timestamp;
 use std::borrow::Cow;
@@ -72,7 +73,10 @@ impl Run {
             // No step inside of it has begun again more often than the run: this makes the keys of the new ones new.
             true if has_inside => retries.saturating_sub(inherited),
             true => old.repeats,
-            false => old.repeats + u32::from(has_succeeded || was_undone),
+            false => {
+                let is_new = has_succeeded || was_undone || planted_bugs::is(Bug::KeyChangedByRetry);
+                old.repeats + u32::from(is_new)
+            }
         };
         // A payload that no step has read is kept, as an unread signal is.
         let is_unread = matches!(old.status(), StepStatus::Skipped | StepStatus::Cancelled);

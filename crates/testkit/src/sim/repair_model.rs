@@ -211,7 +211,7 @@ impl RunModel {
         let repeated =
             steps.iter().find(|step| self.status_of(**step as usize) == "success" && !expected.0.contains(step));
         ViolationKind::Duplicated
-            .unless(repeated.is_none(), || format!("s{repeated:?} succeeded, and a retry runs it again"))?;
+            .unless(repeated.is_none(), || format!("{repeated:?} succeeded, and a retry runs it again"))?;
         require((steps, around) == (&expected.0, &expected.1), || {
             format!(
                 "a retry from {from:?} opens {steps:?} in {around:?}, expected {:?} in {:?}",
@@ -220,7 +220,7 @@ impl RunModel {
         })?;
         let irreversible = self.irreversible_among(steps);
         ViolationKind::Duplicated.unless(may_repeat || irreversible.is_none(), || {
-            format!("a retry runs s{irreversible:?} again, which is irreversible")
+            format!("a retry runs {irreversible:?} again, which is irreversible")
         })?;
         require(*expires_at == at.after(self.workflow.max_duration), || format!("the run expires at {expires_at:?}"))?;
         let kept = (0..self.steps.len()).filter(|i| matches!(self.steps[*i].phase, ModelPhase::Done(_)));
