@@ -173,7 +173,10 @@ impl Run {
                 // What an operator decided stays.
                 let is_cancelled =
                     self.step(*step).status() == StepStatus::Cancelled || planted_bugs::is(Bug::LateResultOverrides);
-                self.set_response(*step, response.as_ref().filter(|_| is_cancelled));
+                match (response, is_cancelled) {
+                    (Some(Response { body: Some(body), .. }), false) => self.count_payload(body),
+                    _ => self.set_response(*step, response.as_ref()),
+                }
                 let undo_if_unknown = self.node(plan, *step).undo_if_unknown;
                 let is_unknown = failure.as_ref().is_some_and(Failure::is_unknown_outcome);
                 let state = self.step_mut(*step);

@@ -285,6 +285,20 @@ fn m26_a_retry_that_needs_a_payload_is_forgotten_when_the_run_expires() {
 }
 
 #[test]
+fn m32_the_number_of_a_payload_that_changes_nothing_is_not_given_out_again() {
+    let mut story = begin(&[("", "a; b@wait=x: a")], "a!");
+    let large = || response(200, json!({ "n": 7, "pad": "x".repeat(INLINE_MAX) }));
+    let (step, late) = (story.run.find(&story.plan, "a").expect("a"), story.result("a", large()));
+    let (actor, reason) = ("ada".to_owned(), String::new());
+    let decision = StepOverride { verb: Override::Result, body: Some(Payload::json("1")), actor, reason };
+    story.give(Input::Override { step, decision: Box::new(decision) });
+    assert_eq!(story.give(late), Answer::Applied);
+    assert_eq!((story.payloads.len(), story.run.state.payloads), (1, 1));
+    story.callback("b", &"y".repeat(INLINE_MAX + 1));
+    assert_eq!(story.payloads.len(), 2);
+}
+
+#[test]
 fn m25_an_unhandled_denial_undoes_and_the_run_ends_cancelled() {
     let mut story = begin(&[("", "a; ok@approval=sure: a; b: ok")], "a!");
     story.answers("a=200");
