@@ -69,7 +69,7 @@ pub struct Engine {
     pub subscriptions: Arc<Subscriptions>,
     pub virtual_clock: Arc<VirtualClock>,
     core: Arc<Core>,
-    cluster: Arc<Cluster>,
+    pub(crate) cluster: Arc<Cluster>,
     http_queue: Arc<HttpQueue>,
 }
 

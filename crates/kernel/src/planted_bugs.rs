@@ -82,6 +82,26 @@ names! {
         VersionNotPinned = 37 "version_not_pinned",
         /// The next fire time of a schedule is computed from now, so what came due meanwhile is skipped.
         NextFireTimeFromNow = 38 "next_fire_time_from_now",
+        /// The step that succeeded first is undone first.
+        UndoInOrder = 39 "undo_in_order",
+        /// A run that is read again forgets what it has undone already.
+        UndoneTwice = 40 "undone_twice",
+        /// A failing undo ends the run, and the rest is not undone.
+        UndoStopsAtFailure = 41 "undo_stops_at_failure",
+        /// Undo begins although an attempt that was called off may still be at work.
+        UndoBesideAttempt = 42 "undo_beside_attempt",
+        /// An attempt that was called off and succeeds all the same is not undone.
+        LateSuccessKept = 43 "late_success_kept",
+        /// A retry of a run that failed runs the steps again that had succeeded.
+        RetryRepeatsAll = 44 "retry_repeats_all",
+        /// A step that failed gets another idempotency key when its run is retried.
+        KeyChangedByRetry = 45 "key_changed_by_retry",
+        /// The key of a notification does not say which end of the run it is about.
+        SecondEndSilent = 46 "second_end_silent",
+        /// The result of an attempt that was called off replaces the one that an operator gave.
+        LateResultOverrides = 47 "late_result_overrides",
+        /// An operator can decide about a step that has settled.
+        OverriddenTwice = 48 "overridden_twice",
     }
 }
 

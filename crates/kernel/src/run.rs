@@ -461,9 +461,10 @@ impl Run {
         }
     }
 
-    /// Whether the planner has something to decide.
+    /// Whether the planner has something to decide, or an undo was opened that needs a payload to start.
     fn has_moves(&self) -> bool {
-        self.planner.as_ref().is_some_and(|planner| planner.has_moves())
+        let is_pending = |undo: u32| matches!(self.step(undo).phase, Phase::Pending {});
+        self.planner.as_ref().is_some_and(|planner| planner.has_moves()) || self.index.undoing.is_some_and(is_pending)
     }
 
     /// Steps that an executor works on: step, fence and the epoch of its process.

@@ -62,6 +62,9 @@ pub struct DeferredInputs {
     cluster: Arc<Cluster>,
     work: mpsc::UnboundedReceiver<Handover>,
     waiting: BTreeMap<InboxKey, WaitingCaller>,
+    /// Rows may be left that no process has in memory, because a read or an answer failed. Only on a shared store does
+    /// anything else read them again.
+    has_unread: bool,
 }
 
 struct WaitingCaller {
@@ -72,7 +75,10 @@ struct WaitingCaller {
 impl DeferredInputs {
     pub fn new(core: Arc<Core>, cluster: Arc<Cluster>) -> (Arc<DeferralQueue>, DeferredInputs) {
         let (sender, work) = mpsc::unbounded_channel();
-        (Arc::new(DeferralQueue(sender)), DeferredInputs { core, cluster, work, waiting: BTreeMap::new() })
+        (
+            Arc::new(DeferralQueue(sender)),
+            DeferredInputs { core, cluster, work, waiting: BTreeMap::new(), has_unread: false },
+        )
     }
 
     /// Runs until the engine stops.
@@ -85,14 +91,21 @@ impl DeferredInputs {
                     Some(Handover::Answer(answers)) => self.answer(&answers).await,
                     None => return,
                 },
-                () = self.cluster.inbox_written.notified() => {
-                    if let Err(error) = self.cluster.read_inbox().await {
-                        tracing::warn!(%error, "the inbox cannot be read; it is read again within seconds");
-                    }
-                }
+                () = self.cluster.inbox_written.notified() => self.has_unread = true,
                 () = tokio::time::sleep(pause) => {}
             }
+            if self.has_unread {
+                self.read().await;
+            }
             self.answer_callers().await;
+        }
+    }
+
+    async fn read(&mut self) {
+        let read = self.cluster.read_inbox().await;
+        self.has_unread = read.is_err();
+        if let Err(error) = read {
+            tracing::warn!(%error, "the inbox cannot be read; it is read again within a second");
         }
     }
 
@@ -129,11 +142,12 @@ impl DeferredInputs {
         }
     }
 
-    async fn answer(&self, answers: &[ConsumedRow]) {
+    async fn answer(&mut self, answers: &[ConsumedRow]) {
         match self.core.written(self.core.store.answer_inbox(answers).await) {
             Ok(()) => crash::point(Point::InboxAnswered),
             Err(error) => {
-                tracing::warn!(%error, "inputs from the inbox cannot be answered; they are read again within seconds");
+                self.has_unread = true;
+                tracing::warn!(%error, "inputs from the inbox cannot be answered; they are read again within a second");
             }
         }
     }
@@ -169,6 +183,8 @@ impl DeferredInputs {
 impl Cluster {
     /// Gives the mailbox the inputs in the inboxes of runs that this node owns.
     pub(super) async fn read_inbox(&self) -> Result<(), Error> {
+        #[cfg(test)]
+        tests::fail_if_asked()?;
         let mut after = None;
         loop {
             let rows = self.core.store.inbox(InboxKind::Input, after, PAGE).await?;
@@ -201,4 +217,69 @@ fn input_of(row: &InboxRow) -> Option<InboxInput> {
             tracing::warn!(%run, %id, %error, "an input in the inbox cannot be read");
         })
         .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::StartRequest;
+    use crate::clock::ClockMode;
+    use crate::engine::{Engine, Options};
+    use crate::error::Error;
+    use crate::secret::Secret;
+    use kernel::inbox::{InboxKind, StoredInput};
+    use kernel::{InboxId, OrgId, Span};
+    use std::cell::Cell;
+    use std::sync::Arc;
+    use std::time::Duration;
+    use store::InboxRow;
+    use store::prelude::*;
+
+    thread_local! {
+        /// How many of the next reads of the inbox fail.
+        static FAILING_READS: Cell<u32> = const { Cell::new(0) };
+    }
+
+    pub(super) fn fail_if_asked() -> Result<(), Error> {
+        match FAILING_READS.get() {
+            0 => Ok(()),
+            left => {
+                FAILING_READS.set(left - 1);
+                Err(Error::Unavailable("the disk is busy".into()))
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_row_of_the_inbox_is_read_again_after_a_read_failed_on_a_store_of_one_process() {
+        let options = Options {
+            secret: Secret::new([7; 32]),
+            public_url: "http://127.0.0.1:7420".into(),
+            clock: ClockMode::Virtual,
+            clock_start: None,
+            clock_advance: Span(0),
+            accept_clock: false,
+            http: Default::default(),
+            seed: Some(1),
+            node: String::new(),
+            retention: None,
+        };
+        let store = Arc::new(store::MemoryStore::default());
+        let engine = Engine::open(store.clone(), options).await.expect("it opens");
+        let tree = lang::read(br#"{"name": "one", "tasks": {"a": {"sleep": "1h"}}}"#, lang::Syntax::Json);
+        let compiled = lang::compile(&tree.expect("a document")).expect("a definition");
+        engine.workflows.create(OrgId::DEFAULT, &compiled, None).await.expect("it is new");
+        let workflow = engine.workflows.resolve(OrgId::DEFAULT, "one").await.expect("it reads").expect("it exists");
+        let request = StartRequest::new(OrgId::DEFAULT, workflow, "{}".into());
+        let run = engine.runs.start(request).await.expect("it starts").run;
+        let written_at = Default::default();
+        let key = (OrgId::DEFAULT, run, InboxId::new(written_at, [1; 10]));
+        let body = StoredInput::Cancel { actor: "ada".into(), reason: String::new() }.seal();
+        let row = InboxRow { key, kind: InboxKind::Input, body, written_at, sender: None };
+        store.put_inbox(&[row]).await.expect("it is written");
+        FAILING_READS.set(1);
+        engine.cluster.inbox_written.notify_one();
+        let has_ended = engine.runs.wait(OrgId::DEFAULT, run, Duration::from_secs(20)).await.expect("it reads");
+        assert_eq!((has_ended, FAILING_READS.get()), (true, 0));
+        engine.stop().await;
+    }
 }

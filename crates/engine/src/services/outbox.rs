@@ -19,6 +19,7 @@ use kernel::advance::{NotificationNumber, notifications};
 use kernel::event::TriggerKind;
 use kernel::path::{Ref, Root};
 use kernel::plan::{Backoff, Body, Form, Group, Http, Layout, Node, Notify, Retry};
+use kernel::planted_bugs::{self, Bug};
 use kernel::template::{Part, Template};
 use kernel::{OrgId, Plan, RunId, Span, WorkflowId};
 use serde_json::{Value, json};
@@ -157,6 +158,7 @@ impl Outbox {
 /// The key that makes delivering a notification twice the same as once. It names the end that the notification is about.
 pub fn idempotency(run: RunId, number: u64) -> Idempotency {
     let key = match NotificationNumber::read(number) {
+        NotificationNumber { index, .. } if planted_bugs::is(Bug::SecondEndSilent) => format!("{run}:{index}"),
         NotificationNumber { end: Some(end), index } => format!("{run}:{end}:{index}"),
         NotificationNumber { end: None, index } => format!("{run}:{index}"),
     };

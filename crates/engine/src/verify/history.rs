@@ -455,7 +455,9 @@ fn check_step_event(case: &mut Case<'_>, moment: &EventInContext<'_>, name: &str
             is_ending
                 || moment.later.iter().any(|event| match event {
                     Event::RunCancelled { .. } | Event::RunTimeout {} => true,
-                    Event::Failed { step, .. } | Event::Cancelled { step } => around.contains(step),
+                    Event::Failed { step, .. } | Event::Cancelled { step } | Event::Overridden { step, .. } => {
+                        around.contains(step)
+                    }
                     _ => false,
                 })
         }
@@ -501,6 +503,8 @@ fn check_attempt(case: &mut Case<'_>, moment: &EventInContext<'_>, step: u32) {
         }
         // Not an attempt yet, but the event carries the number of the next one.
         Event::Scheduled { .. } => state.attempt + 1,
+        // The result of an operator counts as an attempt if there was none.
+        Event::Succeeded { .. } if state.overridden == Some(Override::Result) => state.attempt.max(1),
         // The kernel executes the step itself, in one attempt.
         Event::Succeeded { .. } | Event::Failed { .. } if matches!(state.phase, Phase::Waiting { .. }) => 1,
         Event::Succeeded { .. } if matches!(state.phase, Phase::Pending {} | Phase::Open {}) => 1,

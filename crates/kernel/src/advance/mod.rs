@@ -544,8 +544,9 @@ impl AdvanceState<'_> {
                 break;
             }
         }
-        if self.run.is_held() {
-            // No step may start, so no payload is needed.
+        let is_due = self.run.first_timer().is_some_and(|(at, _)| at <= self.context.now);
+        if self.run.is_held() || self.run.is_idle() && !is_due {
+            // No step may start, or the one that needed a payload has ended meanwhile.
             self.out.missing.clear();
         }
         if self.is_open() {
@@ -556,7 +557,7 @@ impl AdvanceState<'_> {
     /// Fires the timers that are due, earliest first. Returns whether any fired.
     fn fire_due(&mut self) -> bool {
         let mut fired = false;
-        let mut stalled = Vec::new();
+        let mut stalled: Vec<(Timestamp, u32)> = Vec::new();
         while self.is_open() {
             let expiry = self.run.expires_at();
             if self.run.admit_at().is_some_and(|at| at <= self.context.now) {
@@ -591,6 +592,8 @@ impl AdvanceState<'_> {
             }
         }
         if self.is_open() {
+            // The expiry of a run that undoes what it did has cancelled them.
+            stalled.retain(|(_, step)| matches!(self.run.step(*step).phase, Phase::Retrying { .. }));
             self.run.index.timers.extend(stalled);
         }
         fired

@@ -7,6 +7,7 @@
 use super::{AdvanceState, Answer};
 use crate::event::{Because, Event, Override, Response};
 use crate::payload::Payload;
+use crate::planted_bugs::{self, Bug};
 use crate::run::Phase;
 use crate::status::RunStatus;
 use crate::time::Span;
@@ -28,7 +29,7 @@ impl AdvanceState<'_> {
         if self.is_ending() && !(is_undo && self.run.status() == RunStatus::Compensating) {
             return Answer::Ended(self.run.status());
         }
-        if state.outcome().is_some() {
+        if state.outcome().is_some() && !planted_bugs::is(Bug::OverriddenTwice) {
             return Answer::Gone;
         }
         if self.run.iteration(step).is_some() {

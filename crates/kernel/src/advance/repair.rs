@@ -20,6 +20,7 @@ use super::{Admission, AdvanceState, Answer};
 use crate::event::{Because, Event};
 use crate::plan::{GroupBody, OnError, Plan};
 use crate::planner::unhandled_at_end;
+use crate::planted_bugs::{self, Bug};
 use crate::run::Run;
 use crate::status::{Outcome, RunStatus};
 use std::collections::BTreeSet;
@@ -74,7 +75,9 @@ impl<'a> Search<'a> {
         let goes_on = body.is_some_and(|body| body.on_error == OnError::Continue);
         let unhandled = if goes_on { Vec::new() } else { unhandled_at_end(self.plan, self.run, group) };
         for step in self.members(group) {
-            if self.run.step(step).outcome() == Some(Outcome::Cancelled) || unhandled.contains(&step) {
+            let outcome = self.run.step(step).outcome();
+            let is_repeated = outcome == Some(Outcome::Ok) && planted_bugs::is(Bug::RetryRepeatsAll);
+            if outcome == Some(Outcome::Cancelled) || unhandled.contains(&step) || is_repeated {
                 self.reopen(step);
             }
         }

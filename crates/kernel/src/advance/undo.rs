@@ -16,8 +16,9 @@ use super::results::{TaskResult, is_expected};
 use super::{AdvanceState, Answer, Stop};
 use crate::event::{EndAfterUndo, Event, Failure, Response};
 use crate::plan::{Body, Http, TaskBody};
+use crate::planted_bugs::{self, Bug};
 use crate::run::{CalledOff, Phase};
-use crate::status::RunStatus;
+use crate::status::{Outcome, RunStatus};
 use crate::template;
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -58,15 +59,22 @@ impl AdvanceState<'_> {
 
     /// Does the next thing of a run that undoes what it did. False when it must wait, or has ended.
     pub(super) fn undo_next(&mut self) -> bool {
-        if !self.run.state.called_off.is_empty() || self.run.is_held() {
+        let is_beside = !self.run.state.called_off.is_empty() && !planted_bugs::is(Bug::UndoBesideAttempt);
+        if is_beside || self.run.is_held() {
             return false;
         }
         if let Some(undo) = self.run.index.undoing {
             // It was opened, and a payload was missing to start it.
             return matches!(self.run.step(undo).phase, Phase::Pending {}) && self.start(undo, Vec::new());
         }
-        let next = self.run.still_to_undo().next();
-        match next {
+        let next = match planted_bugs::is(Bug::UndoInOrder) {
+            true => self.run.still_to_undo().last(),
+            false => self.run.still_to_undo().next(),
+        };
+        let has_failed = |undo: u32| self.run.step(undo).outcome() == Some(Outcome::Failed);
+        let is_given_up =
+            planted_bugs::is(Bug::UndoStopsAtFailure) && self.run.undos().iter().any(|(_, undo)| has_failed(*undo));
+        match next.filter(|_| !is_given_up) {
             Some(undone) => {
                 let Some(node) = self.run.node(self.plan, undone).undo else { return false };
                 let step = self.run.next_step();

@@ -171,13 +171,18 @@ impl Run {
             Event::Returned { step, response, failure, digest, .. } => {
                 self.forget_called_off(*step);
                 // What an operator decided stays.
-                let is_cancelled = self.step(*step).status() == StepStatus::Cancelled;
-                self.set_response(*step, response.as_ref().filter(|_| is_cancelled));
+                let is_cancelled =
+                    self.step(*step).status() == StepStatus::Cancelled || planted_bugs::is(Bug::LateResultOverrides);
+                match (response, is_cancelled) {
+                    (Some(Response { body: Some(body), .. }), false) => self.count_payload(body),
+                    _ => self.set_response(*step, response.as_ref()),
+                }
                 let undo_if_unknown = self.node(plan, *step).undo_if_unknown;
                 let is_unknown = failure.as_ref().is_some_and(Failure::is_unknown_outcome);
                 let state = self.step_mut(*step);
                 (state.late, state.digest) = (true, *digest);
-                if response.is_some() || is_unknown && undo_if_unknown {
+                let has_succeeded = response.is_some() && !planted_bugs::is(Bug::LateSuccessKept);
+                if has_succeeded || is_unknown && undo_if_unknown {
                     self.note_undoable(plan, *step);
                 }
             }
@@ -364,13 +369,17 @@ impl Run {
         }
     }
 
-    /// The step did something, or may have, that can be undone.
+    /// The step did something, or may have, that can be undone. An iteration has the node of its loop and is not undone by
+    /// itself.
     fn note_undoable(&mut self, plan: &Plan, step: u32) {
-        if self.node(plan, step).undo.is_some() {
-            let seq = self.state.seq;
-            self.step_mut(step).done_with = seq;
-            self.index.undoable.insert((seq, step));
+        if self.node(plan, step).undo.is_none() || self.iteration(step).is_some() {
+            return;
         }
+        let seq = self.state.seq;
+        // An operator may have given its result before the attempt that was called off succeeded.
+        let earlier = std::mem::replace(&mut self.step_mut(step).done_with, seq);
+        self.index.undoable.remove(&(earlier, step));
+        self.index.undoable.insert((seq, step));
     }
 
     fn begin_attempt(&mut self, step: u32, attempt: u32, at: Timestamp) {
@@ -712,7 +721,7 @@ impl Run {
                 None => {}
             }
         }
-        index.undoable.retain(|(_, step)| !index.undos.contains_key(step));
+        index.undoable.retain(|(_, step)| !index.undos.contains_key(step) || planted_bugs::is(Bug::UndoneTwice));
         let called_off = self.state.called_off.iter().filter(|(_, attempt)| attempt.until < Timestamp::NEVER);
         index.timers.extend(called_off.map(|(step, attempt)| (attempt.until, *step)));
         self.index = index;

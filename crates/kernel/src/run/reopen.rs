@@ -10,6 +10,7 @@
 
 use super::{LoadError, Phase, Run, Step};
 use crate::plan::Plan;
+use crate::planted_bugs::{self, Bug};
 use crate::status::{Outcome, RunStatus, StepStatus};
 use crate::time::Timestamp;
 use std::borrow::Cow;
@@ -36,9 +37,12 @@ impl Run {
             {
                 iterations.settled.remove(&index);
             }
+            // What undid it belongs to its earlier end: it is undone again if it succeeds again.
+            self.forget_undo(plan, *step);
             let state = self.step_mut(*step);
             state.phase = Phase::Open {};
             (state.finished_at, state.failure, state.response) = (None, None, None);
+            state.done_with = 0;
         }
         let state = &mut self.state;
         state.status = RunStatus::Running;
@@ -69,7 +73,10 @@ impl Run {
             // No step inside of it has begun again more often than the run: this makes the keys of the new ones new.
             true if has_inside => retries.saturating_sub(inherited),
             true => old.repeats,
-            false => old.repeats + u32::from(has_succeeded || was_undone),
+            false => {
+                let is_new = has_succeeded || was_undone || planted_bugs::is(Bug::KeyChangedByRetry);
+                old.repeats + u32::from(is_new)
+            }
         };
         // A payload that no step has read is kept, as an unread signal is.
         let is_unread = matches!(old.status(), StepStatus::Skipped | StepStatus::Cancelled);

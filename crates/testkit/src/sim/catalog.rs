@@ -236,6 +236,9 @@ impl World {
                 (self.faults.has_concurrency_limits && random.chance(800)).then(|| ConcurrencyLimit::draw(&mut random));
             workflow.notifications = before.map_or(Vec::new(), |before| before.notifications.clone());
         }
+        if self.faults.has_undo {
+            workflow.add_undos(&mut self.operator_random, self.faults.has_tasks);
+        }
         let known = version(workflow, id, name.to_owned(), number, &mut random);
         self.limits_random = random;
         known

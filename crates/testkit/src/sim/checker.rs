@@ -7,7 +7,8 @@
 //! left it.
 
 use super::concurrency_model::{BatchWriter, ConcurrencyEvent, ConcurrencyModel};
-use super::family_model::FamilyModel;
+use super::family_model::{AboutStep, FamilyModel};
+use super::idempotency_model::{IdempotencyModel, WorkId};
 use super::lease_model::{self, LeaseChange, LeaseModel};
 use super::notification_model::NotificationModel;
 use super::run_model::RunModel;
@@ -22,7 +23,7 @@ use bytes::Bytes;
 use engine::Version;
 use engine::mailbox::Dispatch;
 use engine::task_queue::ClaimedTask;
-use kernel::event::{Event, Queue};
+use kernel::event::{Event, Override, Queue};
 use kernel::run::{LoadError, Phase};
 use kernel::{Context, Input, OrgId, Payload, Payloads, Record, Run, RunId, RunStatus, Timestamp, advance};
 use std::collections::{BTreeMap, BTreeSet};
@@ -65,20 +66,32 @@ pub struct Checker {
     pub events: Marks,
 }
 
-struct TrackedRun {
+pub(super) struct TrackedRun {
     /// The version that it is pinned to; before it exists, the one that was found last.
-    definition: KnownVersion,
+    pub(super) definition: KnownVersion,
     /// The versions that processes found for requests to start it.
     found: Vec<KnownVersion>,
-    model: RunModel,
+    pub(super) model: RunModel,
     trigger: Trigger,
     /// The start request has a notification URL.
     has_listener: bool,
-    /// Clients that paused or resumed the run, or skipped a retry delay.
-    actors: BTreeSet<String>,
+    /// Clients that paused or resumed the run, skipped a retry delay, or did something else that an event names them for.
+    pub(super) actors: BTreeSet<String>,
+    /// What clients asked for that may retry the run: the step to begin with, and whether irreversible steps may run again.
+    retries: BTreeMap<String, (Option<u32>, bool)>,
+    /// The statuses with which it ended, and the last event that ended it.
+    pub(super) ends: Vec<RunStatus>,
+    pub(super) last_end: u64,
+    pub(super) idempotency: IdempotencyModel,
+    /// What an attempt does, by fence.
+    pub(super) works: BTreeMap<u64, WorkId>,
+    /// Accepted callbacks: their digests, by step.
+    pub(super) callbacks: BTreeSet<(u32, Bytes)>,
+    /// The results that operators gave.
+    pub(super) given_results: BTreeMap<u32, Payload>,
     records: Vec<Bytes>,
     /// The fold of all records; `None` until the run exists.
-    run: Option<Run>,
+    pub(super) run: Option<Run>,
     /// Engine time of the last record, by the clock of its writer.
     newest_at: Timestamp,
     /// A later release wrote the last record.
@@ -94,7 +107,7 @@ struct TrackedRun {
     /// Which process, by epoch, last started each step.
     executing_process: BTreeMap<u32, u64>,
     /// Which process, by epoch, settled each step.
-    settled_by: BTreeMap<u32, u64>,
+    pub(super) settled_by: BTreeMap<u32, u64>,
     /// How often each step reached an executor or a worker.
     effects: BTreeMap<u32, u32>,
     /// The worker that got each lease, by fence.
@@ -103,6 +116,8 @@ struct TrackedRun {
     accepted_reports: BTreeMap<u64, u64>,
     /// The fence of the current lease of each step.
     current_lease: BTreeMap<u32, u64>,
+    /// The fence of the latest lease of each step that has ended.
+    called_off_lease: BTreeMap<u32, u64>,
 }
 
 impl Checker {
@@ -121,6 +136,13 @@ impl Checker {
             trigger,
             has_listener,
             actors: BTreeSet::new(),
+            retries: BTreeMap::new(),
+            ends: Vec::new(),
+            last_end: 0,
+            idempotency: IdempotencyModel::default(),
+            works: BTreeMap::new(),
+            callbacks: BTreeSet::new(),
+            given_results: BTreeMap::new(),
             records: Vec::new(),
             run: None,
             newest_at: Timestamp::default(),
@@ -135,6 +157,7 @@ impl Checker {
             lease_holders: BTreeMap::new(),
             accepted_reports: BTreeMap::new(),
             current_lease: BTreeMap::new(),
+            called_off_lease: BTreeMap::new(),
         };
         self.runs.insert(run, tracked);
     }
@@ -185,6 +208,43 @@ impl Checker {
     /// Do the records say that this client paused or resumed the run, or skipped a retry delay?
     pub fn has_acted(&self, run: RunId, actor: &str) -> bool {
         self.runs.get(&run).is_some_and(|f| f.actors.contains(actor))
+    }
+
+    pub(super) fn tracked(&self, run: RunId) -> Option<&TrackedRun> {
+        self.runs.get(&run)
+    }
+
+    /// A client asks for a retry of a run.
+    pub fn expect_retry(&mut self, run: RunId, actor: String, from: Option<u32>, allow_irreversible: bool) {
+        if let Some(tracked) = self.runs.get_mut(&run) {
+            tracked.retries.insert(actor, (from, allow_irreversible));
+        }
+    }
+
+    /// Has the run this status, or had it when it last ended, or does it only end with it?
+    pub fn has_become(&self, run: RunId, status: RunStatus) -> bool {
+        let Some(tracked) = self.runs.get(&run) else { return false };
+        let is_passing = matches!(status, RunStatus::Cancelling | RunStatus::Compensating);
+        let now = tracked.run.as_ref().map(Run::status);
+        now == Some(status) || tracked.ends.contains(&status) || is_passing && !tracked.ends.is_empty()
+    }
+
+    /// How often has the run gone on after its end?
+    pub fn times_retried(&self, run: RunId) -> u32 {
+        self.stored(run).map_or(0, |run| run.state.retries)
+    }
+
+    /// Was a callback with this digest accepted for the step?
+    pub fn has_accepted_callback(&self, run: RunId, step: u32, digest: &Bytes) -> bool {
+        self.runs.get(&run).is_some_and(|tracked| tracked.callbacks.contains(&(step, digest.clone())))
+    }
+
+    /// The run as it was after this event.
+    pub fn as_it_was(&self, run: RunId, event: u64) -> Option<Run> {
+        let tracked = self.runs.get(&run)?;
+        let is_later = |bytes: &&Bytes| Record::open(bytes).is_ok_and(|record| record.first > event);
+        let last = tracked.records.iter().position(|bytes| is_later(&bytes)).unwrap_or(tracked.records.len());
+        fold(&tracked.definition, None, &tracked.records[..last]).ok()
     }
 
     /// Did a later release write to this run?
@@ -332,7 +392,7 @@ impl Checker {
             let is_notification_run = self.notifications.sent_by(*run).is_some();
             let expected =
                 if is_notification_run { 0 } else { tracked.model.notifications_expected(tracked.has_listener) };
-            self.notifications.run_ended(*run, expected, store)?;
+            self.notifications.run_ended(*run, tracked.last_end, expected, store)?;
         }
         let is_creation = |event: &ConcurrencyEvent| {
             matches!(event, ConcurrencyEvent::Entered | ConcurrencyEvent::Queued | ConcurrencyEvent::Refused)
@@ -357,6 +417,7 @@ impl Checker {
         let is_done = tracked.settled_by.get(step) == Some(&holder);
         ViolationKind::Duplicated.unless(!is_done, || format!("s{step} is executed again after its completion"))?;
         *tracked.effects.entry(*step).or_default() += 1;
+        tracked.check_key(*step, *fence, &dispatch.key, dispatch.repeats)?;
         tracked.model.check_request(dispatch)
     }
 
@@ -381,6 +442,7 @@ impl Checker {
         let is_done = holder.is_some() && tracked.settled_by.get(step).copied() == holder;
         ViolationKind::Duplicated.unless(!is_done, || format!("s{step} of {run} is given out after its end"))?;
         *tracked.effects.entry(*step).or_default() += u32::from(!has_disconnected);
+        tracked.check_key(*step, *fence, &task.step_key, task.repeats)?;
         tracked.model.check_task(task)
     }
 
@@ -465,7 +527,13 @@ impl TrackedRun {
                 self.observe((event, number), record.at, stored, (writer, observations.nodes))?;
                 *observations.events.entry(coverage_mark(event)).or_default() += 1;
                 let kind = event.step().and_then(|step| self.model.kind(step));
-                observations.families.observe(stored.row.id, event, kind, &self.trigger)?;
+                let is_called_off = event.step().is_some_and(|step| self.model.is_called_off(step));
+                observations.families.observe(
+                    stored.row.id,
+                    event,
+                    AboutStep { kind, is_called_off },
+                    &self.trigger,
+                )?;
                 observations.lease_changes.extend(self.lease_change(event, number, stored.row.id));
             }
             observations
@@ -483,7 +551,12 @@ impl TrackedRun {
         stored: &MemoryRun,
         (writer, nodes): (u64, &NodeTable),
     ) -> CheckResult {
-        self.model.observe(event, number, at)?;
+        let retry = match event {
+            Event::RunRetried { actor, .. } => self.retries.get(actor).copied().ok_or("a retry that no client sent")?,
+            _ => (None, false),
+        };
+        self.model.observe(event, number, at, retry)?;
+        self.note_operator_event(event, number);
         if let Event::SignalReceived { actor, .. }
         | Event::ApprovalDecided { actor, .. }
         | Event::Continued { actor, .. } = event
@@ -497,21 +570,25 @@ impl TrackedRun {
         self.check_ownership(event, writer, nodes)?;
         if let Event::Leased { step, attempt, worker, .. } = event {
             self.intents.insert(number, (*step, *attempt));
+            self.works.insert(number, self.model.work_of(*step));
             self.lease_holders.insert(number, worker.clone());
             self.current_lease.insert(*step, number);
-        } else if let Some(step) = event.step().filter(|_| lease_model::ends_lease(event)) {
-            self.current_lease.remove(&step);
+        } else if let Some(step) = event.step().filter(|_| lease_model::ends_lease(event))
+            && let Some(fence) = self.current_lease.remove(&step)
+        {
+            self.called_off_lease.insert(step, fence);
         }
         if let Event::Started { step, attempt, epoch, .. } = event {
             self.intents.insert(number, (*step, *attempt));
+            self.works.insert(number, self.model.work_of(*step));
             self.executing_process.insert(*step, *epoch);
         }
         if let Some(step) = event.step().filter(|step| self.model.is_done(*step)) {
             self.settled_by.entry(step).or_insert(writer);
         }
         let run = self.run.get_or_insert_default();
-        run.apply(&self.definition.version.plan, event, at)
-            .map_err(|e| format!("the event does not fold: {e:?}").into())
+        run.apply(&self.definition.version.plan, event, at).map_err(|e| format!("the event does not fold: {e:?}"))?;
+        self.check_given_results()
     }
 
     /// The effect of an event on a lease.
@@ -553,7 +630,9 @@ impl TrackedRun {
         }
         let (step, attempt, response) = match event {
             Event::Succeeded { step, attempt, response, .. } => (step, attempt, Some(response)),
-            Event::Failed { step, attempt, response, .. } => (step, attempt, response.as_ref()),
+            Event::Failed { step, attempt, response, .. } | Event::Returned { step, attempt, response, .. } => {
+                (step, attempt, response.as_ref())
+            }
             _ => return Ok(()),
         };
         let Some(body) = response.filter(|r| r.status_code.is_some()).and_then(|r| r.body.as_ref()) else {
@@ -574,12 +653,23 @@ impl TrackedRun {
         let (message_body, digest) = match event {
             Event::Succeeded { response, digest, .. } => (response.body.as_ref(), *digest),
             Event::Progress { progress, .. } => (Some(progress), 0),
-            Event::Failed { digest, .. } | Event::Retrying { digest, .. } => (None, *digest),
+            Event::Returned { response: Some(response), digest, .. } => (response.body.as_ref(), *digest),
+            Event::Failed { digest, .. } | Event::Retrying { digest, .. } | Event::Returned { digest, .. } => {
+                (None, *digest)
+            }
             _ => return Ok(()),
         };
         let message = match event {
-            Event::Failed { failure, .. } | Event::Retrying { failure, .. } if digest > 0 => failure.message.as_bytes(),
-            Event::Failed { .. } | Event::Retrying { .. } => return Ok(()),
+            // What an operator gives is no message of a worker.
+            Event::Succeeded { .. } if self.given_results.contains_key(&step) => return Ok(()),
+            Event::Failed { failure, .. }
+            | Event::Retrying { failure, .. }
+            | Event::Returned { failure: Some(failure), .. }
+                if digest > 0 =>
+            {
+                failure.message.as_bytes()
+            }
+            Event::Failed { .. } | Event::Retrying { .. } | Event::Returned { response: None, .. } => return Ok(()),
             _ => &[],
         };
         // The engine itself hands back what no worker got.
@@ -593,7 +683,11 @@ impl TrackedRun {
             Some(body) => &body.inline,
             None => message,
         };
-        let (fence, current_lease) = (upstream::fence_in(bytes), self.current_lease.get(&step).copied());
+        let leases = match event {
+            Event::Returned { .. } => &self.called_off_lease,
+            _ => &self.current_lease,
+        };
+        let (fence, current_lease) = (upstream::fence_in(bytes), leases.get(&step).copied());
         ViolationKind::Duplicated.unless(fence == current_lease && fence.is_some(), || {
             format!("s{step} is leased under fence {current_lease:?}, but a message under {fence:?} was accepted")
         })?;
@@ -636,15 +730,14 @@ impl TrackedRun {
         })?;
         let due = run.next_due().filter(|_| row.evicted);
         let claimable = run.claimable(plan).count();
-        let may_park =
-            status.is_evicted() || status == RunStatus::Running && claimable > 0 && run.waits_for_others(plan);
-        require(row.evicted == status.is_evicted() || may_park, || {
-            format!("the run was evicted with status {status}")
-        })?;
+        let has_tasks = matches!(status, RunStatus::Running | RunStatus::Compensating);
+        let may_park = status.is_evicted() || has_tasks && claimable > 0 && run.waits_for_others(plan);
+        let is_evicted = status.is_evicted() || self.model.waits_in_undo();
+        require(row.evicted == is_evicted || may_park, || format!("the run was evicted with status {status}"))?;
         let mut rows: Vec<u32> = ready.iter().map(|row| row.position.step).collect();
         rows.sort_unstable();
         // On a shared store every node must find every ready task.
-        let has_rows = is_shared || row.evicted && status == RunStatus::Running;
+        let has_rows = is_shared || row.evicted && has_tasks;
         let is_same = run.claimable(plan).filter(|_| has_rows).eq(rows.iter().copied());
         ViolationKind::Lost
             .unless(is_same, || format!("ready rows for steps {rows:?}, but {claimable} can be claimed"))?;
@@ -661,10 +754,14 @@ impl TrackedRun {
         let timers: Vec<Timestamp> = stored.timers.iter().copied().collect();
         require(timers == Vec::from_iter(due), || format!("timer rows {timers:?} for a run that is due at {due:?}"))?;
         let is_held = !run.running().is_empty() || run.leased().next().is_some();
-        let is_held = is_held || run.state.paused.is_some();
+        let is_held = is_held || run.state.paused.is_some() || self.model.awaits_called_off_child();
+        self.check_recovery(run)?;
         let has_wakeup = status.is_terminal() || due.is_some() || is_held || run.has_undecided();
         let is_fetching = run.next_due().is_some_and(|at| at <= self.newest_at);
-        ViolationKind::Stuck.unless(has_wakeup || is_fetching, || "nothing will wake this run".into())?;
+        ViolationKind::Stuck.unless(has_wakeup || is_fetching, || {
+            let phases: Vec<_> = run.steps().map(|(step, state)| (step, &state.phase)).collect();
+            format!("nothing will wake this run, which is {status}, evicted: {}: {phases:?}", row.evicted)
+        })?;
         self.check_idempotent(run)
     }
 
@@ -692,6 +789,10 @@ fn concurrency_events_in(events: &[Event]) -> Vec<ConcurrencyEvent> {
     for event in events {
         match event {
             Event::Created { .. } => concurrency_events.push(ConcurrencyEvent::Entered),
+            Event::RunRetried { .. } => concurrency_events.push(ConcurrencyEvent::Reentered),
+            Event::Queued { .. } if concurrency_events == [ConcurrencyEvent::Reentered] => {
+                concurrency_events = vec![ConcurrencyEvent::Requeued];
+            }
             Event::Queued { .. } => concurrency_events = vec![ConcurrencyEvent::Queued],
             Event::Admitted {} => concurrency_events.push(ConcurrencyEvent::Admitted),
             Event::RunCancelled { actor, .. }
@@ -723,6 +824,23 @@ fn coverage_mark(event: &Event) -> &'static str {
     match event {
         Event::Queued { reason: Queue::Later } => "a run waited for its start time",
         Event::Queued { .. } => "a run was queued",
+        Event::RunRetried { .. } => "a run was retried after its end",
+        Event::RunCompensating { end } => match end.status {
+            RunStatus::Cancelled if end.undoes_children => "a cancellation undid what was done",
+            RunStatus::Cancelled => "a denial undid what was done",
+            RunStatus::Timeout => "a timeout undid what was done",
+            _ => "a failure undid what was done",
+        },
+        Event::Returned { response: Some(_), .. } => "an attempt that was called off succeeded",
+        Event::Returned { failure: Some(failure), .. } if failure.code == "outcome_unknown" => {
+            "an attempt that was called off was given up"
+        }
+        Event::Returned { .. } => "an attempt that was called off did nothing",
+        Event::Overridden { verb, .. } => match verb {
+            Override::Skip => "an operator skipped a step",
+            Override::Result => "an operator gave the result of a step",
+            Override::RunNow => "an operator let a step go on at once",
+        },
         Event::Admitted {} => "a queued run was admitted",
         Event::Paused { .. } => "a run was paused",
         Event::Unpaused { .. } => "a run was resumed",

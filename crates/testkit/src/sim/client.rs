@@ -3,6 +3,7 @@
 
 use super::checker::KnownVersion;
 use super::client_log::{ClientLog, ClientRequest};
+use super::operators::OperatorPlan;
 use super::random::Random;
 use super::trigger::Trigger;
 use super::violation::CheckResult;
@@ -44,11 +45,20 @@ enum Planned {
         choice: u64,
         number: u64,
     },
+    /// Something that an operator does to the run.
+    Operator {
+        run: RunId,
+        plan: OperatorPlan,
+    },
 }
 
 impl PlannedRequest {
-    fn new(request: ClientRequest) -> PlannedRequest {
+    pub fn new(request: ClientRequest) -> PlannedRequest {
         PlannedRequest { request: Planned::Request(request), body: Bytes::new() }
+    }
+
+    pub fn by_operator(run: RunId, plan: OperatorPlan) -> PlannedRequest {
+        PlannedRequest { request: Planned::Operator { run, plan }, body: Bytes::new() }
     }
 }
 
@@ -70,6 +80,7 @@ pub fn draw_requests(world: &mut World, runs_max: u64, until: Timestamp) -> Vec<
         let body = world.expect_run(run, Trigger::draw(&mut random, group), &version.name, has_listener);
         requests.push((at, PlannedRequest { body, ..PlannedRequest::new(ClientRequest::Start { run, key }) }));
         requests.extend(draw_pauses_and_repeats(world, run, key, at));
+        requests.extend(world.draw_operators(run, at));
         let later = |random: &mut Random| at.after(random.log_millis(1, 120_000));
         let waits = workflow.steps.iter().filter(|step| step.kind.waits_for_client()).count() as u64;
         for _ in 0..random.below(4 * waits + 1) {
@@ -77,11 +88,11 @@ pub fn draw_requests(world: &mut World, runs_max: u64, until: Timestamp) -> Vec<
             requests.push((later(&mut random), PlannedRequest { request: answer, body: Bytes::new() }));
         }
         for _ in 0..random.below(4).saturating_sub(1) {
-            let request = if random.chance(300) { ClientRequest::Cancel { run } } else { ClientRequest::Watch { run } };
+            let request = if random.chance(300) { world.cancel_of(run) } else { ClientRequest::Watch { run } };
             requests.push((later(&mut random), PlannedRequest::new(request)));
         }
         if random.chance(250) {
-            let request = ClientRequest::Cancel { run };
+            let request = world.cancel_of(run);
             requests.push((until.after(random.millis(0, 600_000)), PlannedRequest::new(request)));
         }
     }
@@ -170,6 +181,21 @@ impl World {
         body
     }
 
+    /// A request to cancel a run, sometimes after undoing what it did.
+    fn cancel_of(&mut self, run: RunId) -> ClientRequest {
+        let compensate = self.faults.has_undo && self.operator_random.coin();
+        ClientRequest::Cancel { run, compensate }
+    }
+
+    /// A run may go on that had ended. While its workflow is paused, it is queued, like a new one.
+    fn expect_reentry(&mut self, process: usize, run: RunId) {
+        let Some(known) = self.checker.definition(run) else { return };
+        let workflow = known.version.workflow;
+        if self.processes[process].paused.contains(&workflow) {
+            self.checker.concurrency.run_held(run, workflow);
+        }
+    }
+
     /// Registers the run that a repeated start of `run` may create.
     fn expect_repeat(&mut self, random: &mut Random, run: RunId, at: Timestamp) -> (RunId, Bytes) {
         let again = RunId::new(at, random.bytes());
@@ -185,9 +211,11 @@ impl World {
         let Some(due) = state.next_due().filter(|due| due.since(self.engine_time(process)) < AIM_AHEAD_MAX) else {
             return;
         };
+        let is_retrying = state.state.steps.iter().any(|step| matches!(step.phase, Phase::Retrying { .. }));
         let open_wait = self.checker.open_waits(run).into_iter().next();
         let at = self.true_time_of(process, due);
-        let near = |random: &mut Random| Timestamp(at.0 + random.pick(&[-1_000, -1, 0, 0, 1, 1_000])).max(self.now);
+        let now = self.now;
+        let near = |random: &mut Random| Timestamp(at.0 + random.pick(&[-1_000, -1, 0, 0, 1, 1_000])).max(now);
         let (calls, cancels) = self.fault_random.pick(&[(true, false), (true, false), (false, true), (true, true)]);
         let mut requests = Vec::new();
         if let Some((step, kind)) = open_wait.filter(|_| calls) {
@@ -197,9 +225,9 @@ impl World {
             }
         }
         if cancels {
-            requests.push((near(&mut self.fault_random), PlannedRequest::new(ClientRequest::Cancel { run })));
+            let request = self.cancel_of(run);
+            requests.push((near(&mut self.fault_random), PlannedRequest::new(request)));
         }
-        let is_retrying = state.state.steps.iter().any(|step| matches!(step.phase, Phase::Retrying { .. }));
         if is_retrying && self.faults.has_user_pauses {
             let choices =
                 [ClientRequest::RetryNow { run }, ClientRequest::Pause { run }, ClientRequest::Resume { run }];
@@ -222,6 +250,10 @@ impl World {
     pub fn send(&mut self, planned: PlannedRequest) -> CheckResult {
         let (request, body) = match planned.request {
             Planned::Request(request) => (request, planned.body),
+            Planned::Operator { run, plan } => {
+                let Some(request) = self.operator_request(run, plan) else { return Ok(()) };
+                (request, Bytes::new())
+            }
             Planned::Answer { run, choice, number } => {
                 let waits = self.checker.waits(run);
                 let Some((step, kind)) = waits.get(choice as usize % waits.len().max(1)) else { return Ok(()) };
@@ -282,9 +314,8 @@ impl World {
                 let input = Input::Continue { step: Some(step), actor: ClientLog::actor(request_id) };
                 Command::Give { org, run, input, reply_to: some }
             }
-            ClientRequest::Cancel { run } => {
-                let input =
-                    Input::Cancel { actor: ClientLog::actor(request_id), reason: String::new(), compensate: false };
+            ClientRequest::Cancel { run, compensate } => {
+                let input = Input::Cancel { actor: ClientLog::actor(request_id), reason: String::new(), compensate };
                 Command::Give { org, run, input, reply_to: some }
             }
             ClientRequest::Watch { run } => Command::Watch { org, run, reply_to: request_id },
@@ -298,6 +329,13 @@ impl World {
             }
             ClientRequest::RetryNow { run } => {
                 let input = Input::RetryNow { step: None, actor: ClientLog::actor(request_id) };
+                Command::Give { org, run, input, reply_to: some }
+            }
+            request @ (ClientRequest::Override { run, .. } | ClientRequest::Retry { run, .. }) => {
+                if matches!(request, ClientRequest::Retry { .. }) {
+                    self.expect_reentry(process, run);
+                }
+                let Some(input) = self.operator_input(&request, request_id) else { return Ok(()) };
                 Command::Give { org, run, input, reply_to: some }
             }
             ClientRequest::Notify { .. } | ClientRequest::Fire { .. } | ClientRequest::StartChild { .. } => {

@@ -9,6 +9,7 @@ use super::violation::{CheckResult, Violation, ViolationKind, require};
 use bytes::Bytes;
 use engine::Reply;
 use engine::mailbox::LoadFailure;
+use kernel::event::Override;
 use kernel::{Answer, Run, RunId, RunStatus, Span, Timestamp, TriggerId, WorkflowId};
 use std::collections::BTreeMap;
 
@@ -44,6 +45,7 @@ pub enum ClientRequest {
     },
     Cancel {
         run: RunId,
+        compensate: bool,
     },
     Watch {
         run: RunId,
@@ -56,6 +58,18 @@ pub enum ClientRequest {
     },
     RetryNow {
         run: RunId,
+    },
+    /// An operator decides about a step.
+    Override {
+        run: RunId,
+        step: u32,
+        verb: Override,
+    },
+    /// A client retries a run, which may have ended.
+    Retry {
+        run: RunId,
+        from: Option<u32>,
+        allow_irreversible: bool,
     },
     /// A worker requests tasks.
     Claim {
@@ -118,7 +132,9 @@ impl ClientRequest {
             | ClientRequest::Signal { run, .. }
             | ClientRequest::Decide { run, .. }
             | ClientRequest::Continue { run, .. }
-            | ClientRequest::Cancel { run }
+            | ClientRequest::Cancel { run, .. }
+            | ClientRequest::Override { run, .. }
+            | ClientRequest::Retry { run, .. }
             | ClientRequest::Watch { run } => *run,
             ClientRequest::Pause { run }
             | ClientRequest::Resume { run }
@@ -165,9 +181,11 @@ pub struct ClientLog {
     workflows: BTreeMap<RunId, WorkflowId>,
 }
 
-/// Has the run this status, or did it end since it was being cancelled?
-fn has_become(run: &Run, status: RunStatus) -> bool {
-    run.status() == status || status == RunStatus::Cancelling && run.is_terminal()
+/// The client that has cancelled the run, or is about to.
+fn cancelled_by(run: &Run) -> Option<&str> {
+    let own = Some(run.state.cancelled_by.as_str()).filter(|actor| !actor.is_empty());
+    let undoing = run.state.compensating.as_ref().filter(|end| end.status == RunStatus::Cancelled);
+    own.or(undoing.map(|end| end.actor.as_str()))
 }
 
 impl ClientLog {
@@ -271,7 +289,7 @@ impl ClientLog {
                 ) =>
             {
                 let now = stored.stored(entry.request.run()).map(Run::status);
-                let is_correct = !status.is_terminal() || now == Some(status);
+                let is_correct = !status.is_terminal() || stored.has_become(entry.request.run(), status);
                 require(is_correct, || format!("the reply says that the run is {status}, but it is {now:?}"))?;
                 RequestState::Done(answer)
             }
@@ -308,7 +326,7 @@ impl ClientLog {
             let parent = stored.families.closed_by(id).map(|parent| parent.to_string());
             let is_requested = parent == Some(run.state.cancelled_by.clone())
                 || self.entries.iter().enumerate().any(|(request_id, entry)| {
-                    matches!(entry.request, ClientRequest::Cancel { run } if run == id)
+                    matches!(entry.request, ClientRequest::Cancel { run, .. } if run == id)
                         && entry.state != RequestState::Refused
                         && run.state.cancelled_by == ClientLog::actor(request_id)
                 });
@@ -368,7 +386,7 @@ impl ClientLog {
                         !has_acted && matches!(request, ClientRequest::RetryNow { .. })
                     }
                     RequestState::Done(Answer::Ended(status)) => {
-                        !has_acted && run.is_some_and(|r| has_become(r, *status))
+                        !has_acted && stored.has_become(request.run(), *status)
                     }
                     RequestState::Refused => !has_acted,
                     _ => false,
@@ -379,10 +397,34 @@ impl ClientLog {
                 let is_recorded = stored.accepted_report(*id, *fence) == Some(*digest);
                 match state {
                     RequestState::Done(Answer::Applied | Answer::Repeated) => is_recorded,
-                    RequestState::Done(Answer::Ended(status)) => run.is_some_and(|r| has_become(r, *status)),
+                    RequestState::Done(Answer::Ended(status)) => stored.has_become(request.run(), *status),
                     RequestState::Done(Answer::Stale) => true,
                     RequestState::Done(Answer::Unknown) => !stored.is_shared(),
                     RequestState::Refused => !is_recorded || self.may_have_reported(*id, *fence, *digest),
+                    _ => false,
+                }
+            }
+            (ClientRequest::Override { .. } | ClientRequest::Retry { .. }, state) => {
+                let has_acted = stored.has_acted(request.run(), &ClientLog::actor(request_id));
+                let is_retry = matches!(request, ClientRequest::Retry { .. });
+                match state {
+                    RequestState::Done(Answer::Applied) => has_acted,
+                    RequestState::Done(Answer::Ended(status)) => {
+                        !has_acted && stored.has_become(request.run(), *status)
+                    }
+                    RequestState::Done(Answer::Repeated | Answer::Unsafe | Answer::NoRoom) => is_retry && !has_acted,
+                    RequestState::Done(Answer::Gone | Answer::Conflict) => !is_retry && !has_acted,
+                    RequestState::Done(Answer::Unknown) | RequestState::Refused => !has_acted,
+                    _ => false,
+                }
+            }
+            // A retry of the run may let the wait begin again.
+            (ClientRequest::Callback { step, digest, .. }, state) if stored.times_retried(request.run()) > 0 => {
+                let is_accepted = stored.has_accepted_callback(request.run(), *step, digest);
+                match state {
+                    RequestState::Done(Answer::Applied | Answer::Repeated) => is_accepted,
+                    RequestState::Done(Answer::Conflict | Answer::Gone | Answer::Unknown) => true,
+                    RequestState::Refused => true,
                     _ => false,
                 }
             }
@@ -405,7 +447,7 @@ impl ClientLog {
                 match state {
                     RequestState::Done(Answer::Applied) => has_acted,
                     RequestState::Done(Answer::Ended(status)) => {
-                        !has_acted && run.is_some_and(|r| has_become(r, *status))
+                        !has_acted && stored.has_become(request.run(), *status)
                     }
                     RequestState::Done(Answer::Repeated | Answer::Conflict) => {
                         !has_acted && !matches!(request, ClientRequest::Signal { key: None, .. })
@@ -419,18 +461,18 @@ impl ClientLog {
             }
             (ClientRequest::Cancel { .. }, state) => {
                 // It ends when its children have, or at its deadline.
-                let ends = [RunStatus::Cancelled, RunStatus::Cancelling, RunStatus::Timeout];
-                let is_cancelled = run.is_some_and(|r| ends.contains(&r.status()) && !r.state.cancelled_by.is_empty());
-                let is_own = run.is_some_and(|r| r.state.cancelled_by == ClientLog::actor(request_id));
+                let ends = [RunStatus::Cancelled, RunStatus::Cancelling, RunStatus::Compensating, RunStatus::Timeout];
+                let is_cancelled = run.is_some_and(|r| ends.contains(&r.status()) && cancelled_by(r).is_some());
+                let is_own = run.and_then(cancelled_by) == Some(&ClientLog::actor(request_id));
                 match state {
                     RequestState::Done(Answer::Applied) => is_cancelled && is_own,
                     RequestState::Done(Answer::Repeated) => is_cancelled,
-                    RequestState::Done(Answer::Ended(status)) => run.is_some_and(|r| has_become(r, *status)),
+                    RequestState::Done(Answer::Ended(status)) => stored.has_become(request.run(), *status),
                     RequestState::Refused => !is_own,
                     _ => false,
                 }
             }
-            (ClientRequest::Watch { .. }, RequestState::Ended(status)) => run.is_some_and(|r| has_become(r, *status)),
+            (ClientRequest::Watch { .. }, RequestState::Ended(status)) => stored.has_become(request.run(), *status),
             (ClientRequest::Watch { .. }, RequestState::Refused) => true,
             _ => false,
         };

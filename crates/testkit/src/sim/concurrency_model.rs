@@ -26,6 +26,9 @@ pub enum ConcurrencyEvent {
     /// The run was created and refused.
     Refused,
     Admitted,
+    /// The run had ended and goes on: it is open again, or queued.
+    Reentered,
+    Requeued,
     /// The run was cancelled to make room.
     Superseded,
     /// The run was queued although its policy is `skip`, and then the group was found full. That happens if
@@ -45,6 +48,8 @@ pub struct BatchWriter {
     pub is_draining: bool,
     /// It decided this batch before it knew the outcome of the previous one.
     pub is_decided_ahead: bool,
+    /// Its clock may differ from that of the clients, so the id of a child may be later than that of a younger run.
+    pub has_own_clock: bool,
 }
 
 /// Runs with the same key share a limit: the workflow and the group of the trigger.
@@ -66,6 +71,8 @@ struct GroupModel {
     largest_limit: u32,
     open: BTreeSet<RunId>,
     waiting: BTreeMap<RunId, Timestamp>,
+    /// Those that had ended before: they may be queued behind younger runs that are about to be admitted.
+    requeued: BTreeSet<RunId>,
     /// The newest run ever for which older runs are cancelled.
     newest_replacer: Option<RunId>,
     /// The last batch in which runs ended: its number, how many ended, and whether one of them was queued.
@@ -82,7 +89,7 @@ struct GroupChange {
     had_queue: bool,
     /// Runs that the batch created and did not refuse.
     created: usize,
-    queued: usize,
+    queued: Vec<RunId>,
     /// Runs that the batch should have created but did not.
     not_created: usize,
     admitted: Vec<RunId>,
@@ -91,8 +98,11 @@ struct GroupChange {
 
 impl GroupModel {
     /// The number of queued runs that are older than this one. Ids from the same millisecond have no order.
-    fn waiting_before(&self, run: RunId) -> usize {
-        self.waiting.keys().filter(|other| other.0[..6] < run.0[..6]).count()
+    /// Without those that are among `others`.
+    fn waiting_before(&self, run: RunId, others: &[RunId]) -> usize {
+        let is_older =
+            |other: &&RunId| other.0[..6] < run.0[..6] && !self.requeued.contains(other) && !others.contains(other);
+        self.waiting.keys().filter(is_older).count()
     }
 }
 
@@ -142,7 +152,8 @@ impl ConcurrencyModel {
             change.not_created += usize::from(failed.contains(run));
         }
         for (run, event) in events {
-            let is_admitted = matches!(event, ConcurrencyEvent::Entered | ConcurrencyEvent::Admitted);
+            let is_admitted =
+                matches!(event, ConcurrencyEvent::Entered | ConcurrencyEvent::Reentered | ConcurrencyEvent::Admitted);
             ViolationKind::Early.unless(!is_admitted || !self.held.contains_key(run), || {
                 format!("{run} is admitted although its workflow is paused")
             })?;
@@ -197,7 +208,7 @@ impl GroupModel {
         }
         let taken = change.before + change.created;
         match event {
-            ConcurrencyEvent::Entered => {
+            ConcurrencyEvent::Entered | ConcurrencyEvent::Reentered => {
                 self.open.insert(run);
                 change.created += 1;
                 let has_room = taken < limit.max_runs as usize;
@@ -205,15 +216,19 @@ impl GroupModel {
                     format!("{run} is admitted behind {taken} runs, the limit is {}", limit.max_runs)
                 })
             }
-            ConcurrencyEvent::Queued => {
+            ConcurrencyEvent::Queued | ConcurrencyEvent::Requeued => {
                 self.waiting.insert(run, at);
-                (change.created, change.queued) = (change.created + 1, change.queued + 1);
+                if event == ConcurrencyEvent::Requeued {
+                    self.requeued.insert(run);
+                }
+                change.created += 1;
+                change.queued.push(run);
                 Ok(())
             }
             ConcurrencyEvent::Refused => {
                 let is_full = taken + change.departed_before + change.not_created >= limit.max_runs as usize
                     || change.had_queue
-                    || change.queued > 0;
+                    || !change.queued.is_empty();
                 let is_accountable = writer.is_only_writer && writer.knows_all_commits;
                 require(is_full || !is_accountable, || {
                     format!("{run} is refused although only {taken} of {} runs are open or queued", limit.max_runs)
@@ -221,6 +236,7 @@ impl GroupModel {
             }
             ConcurrencyEvent::Admitted => {
                 self.waiting.remove(&run);
+                self.requeued.remove(&run);
                 self.open.insert(run);
                 change.admitted.push(run);
                 Ok(())
@@ -238,6 +254,7 @@ impl GroupModel {
                 })
             }
             ConcurrencyEvent::Ended => {
+                self.requeued.remove(&run);
                 let (was_in, had_waited) = (self.open.remove(&run), self.waiting.remove(&run).is_some());
                 self.departed.1 += usize::from(was_in || had_waited);
                 self.departed.2 |= had_waited;
@@ -250,7 +267,9 @@ impl GroupModel {
     /// and only its own record is not committed yet.
     fn check_after_batch(&self, change: &GroupChange, writer: BatchWriter) -> CheckResult {
         for run in change.admitted.iter().filter(|run| writer.is_only_writer && self.open.contains(run)) {
-            let (open, ahead) = (self.open.len(), self.waiting_before(*run));
+            // What was queued by this very batch may have come after the admission.
+            let younger = if writer.has_own_clock { &change.queued[..] } else { &[] };
+            let (open, ahead) = (self.open.len(), self.waiting_before(*run, younger));
             ViolationKind::Duplicated.unless(open + ahead <= self.largest_limit as usize, || {
                 format!(
                     "{run} is admitted: {open} are open, {ahead} were queued earlier, the limit is {}",

@@ -11,12 +11,20 @@ use super::trigger::Trigger;
 use super::violation::{CheckResult, ViolationKind, require};
 use super::workflow_generator::{ChildCall, StepKind};
 use super::world::ready;
-use kernel::event::{Event, Parent};
+use kernel::event::{Event, Override, Parent};
 use kernel::inbox::InboxKind;
 use kernel::{OrgId, RunId, RunStatus};
 use std::collections::{BTreeMap, BTreeSet};
 use store::prelude::*;
 use store::{InboxRow, MemoryStore};
+
+/// What is known about the step of an event after it.
+#[derive(Clone, Copy)]
+pub struct AboutStep {
+    pub kind: Option<StepKind>,
+    /// Its attempt was called off, and the run waits for the end of it.
+    pub is_called_off: bool,
+}
 
 #[derive(Default)]
 pub struct FamilyModel {
@@ -40,11 +48,18 @@ struct Child {
     exists: bool,
     /// The step still waits for it.
     is_awaited: bool,
+    /// The step does not, but its run does: what the child did may have to be undone.
+    is_called_off: bool,
 }
 
 impl FamilyModel {
     /// An event of a run, which may be a child or have children.
-    pub fn observe(&mut self, run: RunId, event: &Event, kind: Option<StepKind>, trigger: &Trigger) -> CheckResult {
+    pub fn observe(&mut self, run: RunId, event: &Event, about: AboutStep, trigger: &Trigger) -> CheckResult {
+        let kind = about.kind;
+        if event.is_end() {
+            let awaited = self.children.values_mut().filter(|child| child.parent == run && child.is_called_off);
+            awaited.for_each(|child| child.is_awaited = false);
+        }
         match event {
             Event::Created { origin } => match (&origin.parent, self.children.get_mut(&run)) {
                 (None, None) => {}
@@ -62,8 +77,9 @@ impl FamilyModel {
                 let Some(StepKind::Child(call)) = kind else {
                     return Err(format!("s{step} of {run} starts a child").into());
                 };
+                let (exists, is_awaited, is_called_off) = (false, true, false);
                 let entry =
-                    Child { parent: run, step: *step, attempt: *attempt, call, exists: false, is_awaited: true };
+                    Child { parent: run, step: *step, attempt: *attempt, call, exists, is_awaited, is_called_off };
                 let other = self.children.insert(*child, entry);
                 ViolationKind::Duplicated.unless(other.is_none(), || format!("two steps start {child}"))?;
                 self.new.push((*child, call, trigger.of_child()));
@@ -81,10 +97,10 @@ impl FamilyModel {
                 let is_right = own.any(|(id, child)| !child.exists && self.refused.contains(id));
                 require(is_right, || format!("s{step} of {run} failed, but the workflow of its child is there"))?;
             }
-            Event::Cancelled { step } => {
+            Event::Cancelled { step } | Event::Overridden { step, verb: Override::Skip | Override::Result, .. } => {
                 let own = self.children.iter_mut().filter(|(_, child)| child.parent == run && child.step == *step);
-                for (id, child) in own.filter(|(_, child)| child.is_awaited) {
-                    child.is_awaited = false;
+                for (id, child) in own.filter(|(_, child)| child.is_awaited && !child.is_called_off) {
+                    (child.is_awaited, child.is_called_off) = (about.is_called_off, about.is_called_off);
                     self.called_off.insert(*id);
                 }
             }
@@ -170,7 +186,9 @@ impl Checker {
                 ViolationKind::Lost
                     .unless(is_told, || format!("{parent} waits for {id}, and is not told what became of it"))?;
             }
-            let is_ending = self.stored(*id).is_some_and(|run| run.status() == RunStatus::Cancelling);
+            let is_ending = self
+                .stored(*id)
+                .is_some_and(|run| matches!(run.status(), RunStatus::Cancelling | RunStatus::Compensating));
             // A run that waits for some children tells those that it does not wait for when it has ended.
             let is_over = self.families.closing.contains(&parent) && child.is_awaited
                 || self.families.ended.contains(&parent) && child.call.is_detached && child.exists;

@@ -55,10 +55,16 @@ pub enum Fault {
     Edits,
     /// Schedules that start runs.
     Schedules,
+    /// Steps that can be undone, and clients that cancel with `compensate`.
+    Undo,
+    /// Operators decide about open steps.
+    Overrides,
+    /// Clients retry runs that failed or timed out.
+    Retries,
 }
 
 impl Fault {
-    pub const ALL: [Fault; 33] = [
+    pub const ALL: [Fault; 36] = [
         Fault::Crash,
         Fault::CrashInRecovery,
         Fault::CrashAtCommit,
@@ -92,6 +98,9 @@ impl Fault {
         Fault::Children,
         Fault::Edits,
         Fault::Schedules,
+        Fault::Undo,
+        Fault::Overrides,
+        Fault::Retries,
     ];
 
     pub fn parse(name: &str) -> Option<Fault> {
@@ -159,10 +168,13 @@ pub struct FaultPlan {
     pub has_children: bool,
     pub has_edits: bool,
     pub has_schedules: bool,
+    pub has_undo: bool,
+    pub has_overrides: bool,
+    pub has_retries: bool,
 }
 
 impl FaultPlan {
-    pub fn draw(random: &mut Random, workers: &mut Random, without: &[Fault]) -> FaultPlan {
+    pub fn draw(random: &mut Random, workers: &mut Random, operators: &mut Random, without: &[Fault]) -> FaultPlan {
         let mut faults = FaultPlan {
             crash_mean: mean(random),
             crash_in_recovery: rate(random, 500),
@@ -191,6 +203,9 @@ impl FaultPlan {
             has_children: random.coin(),
             has_edits: random.coin(),
             has_schedules: random.coin(),
+            has_undo: operators.coin(),
+            has_overrides: operators.coin(),
+            has_retries: operators.coin(),
             ..FaultPlan::draw_worker_faults(workers)
         };
         without.iter().for_each(|fault| faults.leave_out(*fault));
@@ -252,6 +267,9 @@ impl FaultPlan {
             Fault::Children => self.has_children = false,
             Fault::Edits => self.has_edits = false,
             Fault::Schedules => self.has_schedules = false,
+            Fault::Undo => self.has_undo = false,
+            Fault::Overrides => self.has_overrides = false,
+            Fault::Retries => self.has_retries = false,
         }
     }
 }

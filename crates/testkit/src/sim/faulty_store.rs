@@ -139,7 +139,13 @@ impl World {
             judged.map_err(|violation| violation.about(run))?;
             self.expect_children();
             let seq = self.checker.stored(run).map_or(0, |run| run.state.seq);
-            self.note(format!("  {run} is {} at event {seq}", stored.row.status));
+            let last = stored.records.last().and_then(|bytes| Record::open(bytes).ok()).unwrap_or_default();
+            let name = |event: &event::Event| match event.step() {
+                Some(step) => format!("{} s{step}", event.name().unwrap_or("?")),
+                None => event.name().unwrap_or("?").to_owned(),
+            };
+            let names: Vec<String> = last.events.iter().map(name).collect();
+            self.note(format!("  {run} is {} at event {seq}: {}", stored.row.status, names.join(", ")));
         }
         for (run, other_run) in &self.started_together {
             let [first, second] = [run, other_run].map(|run| self.checker.stored(*run).is_some());

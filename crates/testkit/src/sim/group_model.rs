@@ -17,6 +17,9 @@ impl RunModel {
     pub(super) fn open_step(&mut self, step: usize, event: &Event) -> CheckResult {
         let Event::Opened { node, parent, index, .. } = event else { return Ok(()) };
         let (node, parent) = (*node as usize, *parent as usize);
+        if self.workflow.steps.get(node).is_some_and(|step| step.undo.undoes.is_some()) {
+            return self.open_undo(step, node, parent);
+        }
         ViolationKind::Duplicated.unless(step == self.steps.len(), || {
             format!("s{step} is opened, the next number is {}", self.steps.len())
         })?;
@@ -39,7 +42,8 @@ impl RunModel {
             let is_new = self.sibling(Some(parent), node).is_none();
             ViolationKind::Duplicated.unless(is_new, || format!("{}, which has it already", illegal()))?;
         }
-        self.steps.push(StepModel { phase, node, parent: Some(parent), iteration, ..Default::default() });
+        let is_begun = iteration.is_some();
+        self.steps.push(StepModel { phase, node, parent: Some(parent), iteration, is_begun, ..Default::default() });
         Ok(())
     }
 
@@ -50,13 +54,13 @@ impl RunModel {
         match (event, kind) {
             (Event::GroupStarted { .. }, StepKind::Group(_)) => {
                 self.check_may_begin(i)?;
-                self.steps[i].phase = ModelPhase::Open;
+                (self.steps[i].phase, self.steps[i].is_begun) = (ModelPhase::Open, true);
                 Ok(())
             }
             (Event::LoopStarted { count, .. }, StepKind::Loop { count: written, .. }) => {
                 require(self.steps[i].iteration.is_none() && *count == Some(written), illegal)?;
                 self.check_may_begin(i)?;
-                self.steps[i].phase = ModelPhase::Open;
+                (self.steps[i].phase, self.steps[i].is_begun) = (ModelPhase::Open, true);
                 Ok(())
             }
             (Event::Succeeded { .. }, _) => {
@@ -92,13 +96,13 @@ impl RunModel {
     pub(super) fn cancelled(&mut self, i: usize) {
         match self.steps[i].parent {
             Some(parent) => self.steps[parent].is_closing = true,
-            None => self.is_cancelling = true,
+            None => self.is_cancelling = !self.is_undoing(),
         }
     }
 
     /// The steps right inside of a step.
     fn inside(&self, i: usize) -> impl Iterator<Item = &StepModel> + '_ {
-        self.steps.iter().filter(move |step| step.parent == Some(i))
+        self.steps.iter().filter(move |step| step.parent == Some(i) && !step.is_gone)
     }
 
     fn is_loop(&self, i: usize) -> bool {
@@ -155,7 +159,18 @@ impl RunModel {
             _ => None,
         };
         let outcomes: Vec<Option<StepOutcome>> = members.iter().map(outcome).collect();
-        let states = oracle::evaluate(&self.workflow, group, self.trigger.flag, &outcomes);
+        // What an operator decided, or what was decided before the run was retried, does not follow from other steps.
+        let decided = |place: usize| {
+            let seen = &self.steps[members[place]];
+            let needs = seen.skipped_for.iter().flatten().map(|need| self.steps[*need as usize].node).collect();
+            match seen.phase {
+                _ if seen.overridden.is_none() && !seen.is_kept => None,
+                ModelPhase::Done("skipped") => Some(StepState::Skipped(needs)),
+                ModelPhase::Done(status) => Some(StepState::Settled(StepOutcome { status, code: seen.code })),
+                _ => None,
+            }
+        };
+        let states = oracle::evaluate(&self.workflow, group, self.trigger.flag, &outcomes, &decided);
         for (i, state) in members.iter().zip(&states) {
             let predicted = match state {
                 StepState::Settled(outcome) => outcome.status,

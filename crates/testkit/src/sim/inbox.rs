@@ -83,7 +83,9 @@ impl World {
             },
             InboxEvent::CloseChild(key) => self.close_child(process, key)?,
             InboxEvent::Answer(answers) => {
-                if !self.is_store_down() {
+                if self.is_store_down() {
+                    self.push_inbox(process, RETRY_EVERY, InboxEvent::Read);
+                } else {
                     ready(self.store.answer_inbox(&answers)).expect("the memory store answers");
                     self.checker.check_families(&self.store)?;
                 }
@@ -128,9 +130,10 @@ impl World {
     }
 
     pub fn read_inbox_rows(&mut self, process: usize) {
-        if self.try_read().is_ok()
-            && let Some(command) = self.read_own_inbox(process)
-        {
+        if self.try_read().is_err() {
+            return self.push_inbox(process, RETRY_EVERY, InboxEvent::Read);
+        }
+        if let Some(command) = self.read_own_inbox(process) {
             self.deliver(process, command);
         }
     }

@@ -274,5 +274,6 @@ pub fn ends_lease(event: &Event) -> bool {
             | Event::Failed { .. }
             | Event::TimedOut { .. }
             | Event::Cancelled { .. }
+            | Event::Skipped { .. }
     )
 }

@@ -18,9 +18,10 @@
 //!
 //! Read in this order: [`world`] (virtual time and the event heap), [`process`] (what drives a mailbox),
 //! [`shared_store`] (several nodes), [`inbox`], [`fault_injection`] (crashes and pauses), [`clock`],
-//! [`faulty_store`], [`client`], [`catalog`], [`schedules`], [`workers`]; then what is checked: [`checker`],
-//! [`run_model`], [`wait_model`], [`group_model`], [`family_model`], [`oracle`], [`concurrency_model`],
-//! [`lease_model`], [`notification_model`], [`client_log`]; then [`shrink`], which reduces a failing simulation.
+//! [`faulty_store`], [`client`], [`operators`], [`catalog`], [`schedules`], [`workers`]; then what is checked:
+//! [`checker`], [`run_model`], [`task_model`], [`wait_model`], [`group_model`], [`undo_model`], [`override_model`],
+//! [`repair_model`], [`family_model`], [`oracle`], [`concurrency_model`], [`lease_model`], [`idempotency_model`],
+//! [`notification_model`], [`client_log`]; then [`shrink`], which reduces a failing simulation.
 
 pub mod catalog;
 pub mod checker;
@@ -34,18 +35,25 @@ pub mod fault_injection;
 pub mod fault_plan;
 pub mod faulty_store;
 pub mod group_model;
+pub mod idempotency_model;
 pub mod inbox;
 pub mod lease_model;
 pub mod notification_model;
+pub mod operators;
 pub mod oracle;
+pub mod override_model;
 pub mod process;
 pub mod random;
+pub mod repair_model;
 pub mod run_model;
 pub mod schedules;
 pub mod shared_store;
 pub mod shrink;
+pub mod task_model;
 pub mod trace;
 pub mod trigger;
+pub mod undo_generator;
+pub mod undo_model;
 pub mod upstream;
 pub mod violation;
 pub mod wait_model;

@@ -50,18 +50,19 @@ impl NotificationModel {
         self.expected.values().all(Option::is_some)
     }
 
-    /// A run has ended and must send `count` notifications.
-    pub fn run_ended(&mut self, run: RunId, count: u32, store: &MemoryStore) -> CheckResult {
-        let rows = rows(store, run);
+    /// A run has ended with this event and must send `count` notifications. Those of an earlier end may be left.
+    pub fn run_ended(&mut self, run: RunId, end: u64, count: u32, store: &MemoryStore) -> CheckResult {
+        let mut rows = rows(store, run);
+        rows.retain(|number| !self.expected.contains_key(&(run, *number)));
         for number in &rows {
             self.expected.entry((run, *number)).or_default();
         }
         let numbers = rows.iter().map(|number| NotificationNumber::read(*number));
-        let is_of_end = |end: Option<u64>| numbers.clone().all(|number| number.end.is_some() && number.end == end);
-        let is_written = numbers.clone().map(|number| number.index).eq(0..u64::from(count))
-            && numbers.clone().next().is_none_or(|first| is_of_end(first.end));
-        ViolationKind::Lost
-            .unless(is_written, || format!("{run} has ended: {count} notifications expected, the rows are {rows:?}"))
+        let is_of_end = numbers.clone().all(|number| number.end == Some(end));
+        let is_written = numbers.map(|number| number.index).eq(0..u64::from(count)) && is_of_end;
+        ViolationKind::Lost.unless(is_written, || {
+            format!("{run} has ended with event {end}: {count} notifications expected, the new rows are {rows:?}")
+        })
     }
 
     /// A run was created; it may send a notification.
@@ -123,9 +124,16 @@ impl World {
             return Ok(());
         }
         let resumed = resumed.ok_or_else(|| format!("a notification about {run}, which does not exist"))?;
-        let listed = notifications(&resumed.version.plan, &resumed.run);
-        let Some(notify) = listed.get(NotificationNumber::read(number).index as usize) else {
-            let message = format!("a notification about the end of {run}, which is {}", resumed.run.status());
+        let NotificationNumber { end, index } = NotificationNumber::read(number);
+        // The run may have gone on since: the notification is about the end that it names.
+        let at_end = end.and_then(|end| self.checker.as_it_was(run, end));
+        let at_end =
+            at_end.ok_or_else(|| format!("a notification about event {end:?} of {run}, which has none such"))?;
+        self.trace
+            .mark("a notification was about an end before the last one", at_end.state.seq < resumed.run.state.seq);
+        let listed = notifications(&resumed.version.plan, &at_end);
+        let Some(notify) = listed.get(index as usize) else {
+            let message = format!("a notification about the end of {run}, which is {}", at_end.status());
             return Err(Violation { kind: ViolationKind::Early, message });
         };
         let name = if notify.url.is_empty() { &notify.workflow } else { super::world::NOTIFIER };

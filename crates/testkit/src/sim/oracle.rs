@@ -54,7 +54,14 @@ impl Facts for KnownStates<'_> {
 }
 
 /// The state of every step of a group, given the outcomes of the steps that have finished, in the order of the group.
-pub fn evaluate(workflow: &TestWorkflow, group: usize, flag: bool, outcomes: &[Option<StepOutcome>]) -> Vec<StepState> {
+/// `decided` gives the state of a step by its place, if that does not follow from other steps.
+pub fn evaluate(
+    workflow: &TestWorkflow,
+    group: usize,
+    flag: bool,
+    outcomes: &[Option<StepOutcome>],
+    decided: &dyn Fn(usize) -> Option<StepState>,
+) -> Vec<StepState> {
     let members = &workflow.groups[group];
     let first = members.first().copied().unwrap_or_default();
     let mut states: Vec<StepState> = Vec::new();
@@ -62,7 +69,9 @@ pub fn evaluate(workflow: &TestWorkflow, group: usize, flag: bool, outcomes: &[O
         let known = KnownStates { states: &states, first, flag };
         let is_unsuccessful = |n: &&usize| known.step_status(**n) != "success";
         let unsuccessful: Vec<usize> = step.needs.iter().filter(is_unsuccessful).copied().collect();
+        let decided = decided(states.len());
         let state = match &step.guard {
+            _ if decided.is_some() => decided.unwrap_or(StepState::Blocked),
             _ if starts_at_first(step, &known) => ran(step, *outcome),
             _ if step.needs.iter().any(|n| known.step_status(*n) == "open") => StepState::Blocked,
             None if !unsuccessful.is_empty() => StepState::Skipped(unsuccessful),
@@ -100,28 +109,7 @@ pub fn culprits(workflow: &TestWorkflow, group: usize, states: &[StepState]) -> 
     let first = members.first().copied().unwrap_or_default();
     let step = |i: usize| &workflow.steps[members[i]];
     let verdict = if group == 0 { workflow.verdict } else { Verdict::Unhandled };
-    let all = 0..states.len();
-    let has_run = |i: usize| matches!(&states[i], StepState::Settled(outcome) if outcome.status != "cancelled");
-    let succeeded = |i: usize| matches!(&states[i], StepState::Settled(outcome) if outcome.status == "success");
-    let failures: Vec<usize> = all.clone().filter(|i| has_run(*i) && !succeeded(*i)).collect();
-    let is_allowed = |f: usize| step(f).allow_failure;
-    let is_direct = matches!(verdict, Verdict::DirectBlocked | Verdict::DirectUnhandled);
-    let is_handled = |f: usize| {
-        // Steps need only earlier steps, so one pass reaches everything that depends on the failed one.
-        let mut reached = vec![f];
-        let mut is_found = is_allowed(f);
-        for d in all.clone().filter(|d| *d > f) {
-            if step(d).needs.iter().any(|n| reached.contains(&(n - first))) {
-                let handles_failures = step(d).guard.is_some() || step(d).is_first_join;
-                let is_open = matches!(states[d], StepState::Blocked | StepState::Ready);
-                is_found |= handles_failures && (has_run(d) || is_open);
-                if !is_direct && (is_open || matches!(states[d], StepState::Skipped(_))) {
-                    reached.push(d);
-                }
-            }
-        }
-        is_found
-    };
+    let unhandled = unhandled(workflow, group, states);
     let blocks_a_step = |f: usize| {
         let mut chain = vec![f];
         for (d, state) in states.iter().enumerate() {
@@ -132,13 +120,51 @@ pub fn culprits(workflow: &TestWorkflow, group: usize, states: &[StepState]) -> 
         }
         chain.len() > 1
     };
-    let nothing_succeeded = !all.clone().any(succeeded);
+    let nothing_succeeded = !(0..states.len()).any(|i| has_succeeded(&states[i]));
     let counts = |f: &usize| match verdict {
-        Verdict::Unhandled | Verdict::DirectUnhandled => !is_handled(*f),
+        Verdict::Unhandled | Verdict::DirectUnhandled => unhandled.contains(f),
         Verdict::Blocked | Verdict::DirectBlocked => match nothing_succeeded {
-            true => !is_allowed(*f),
-            false => !is_handled(*f) && blocks_a_step(*f),
+            true => !step(*f).allow_failure,
+            false => unhandled.contains(f) && blocks_a_step(*f),
         },
     };
-    failures.into_iter().filter(counts).collect()
+    failures(states).into_iter().filter(counts).collect()
+}
+
+fn has_run(state: &StepState) -> bool {
+    matches!(state, StepState::Settled(outcome) if outcome.status != "cancelled")
+}
+
+fn has_succeeded(state: &StepState) -> bool {
+    matches!(state, StepState::Settled(outcome) if outcome.status == "success")
+}
+
+fn failures(states: &[StepState]) -> Vec<usize> {
+    (0..states.len()).filter(|i| has_run(&states[*i]) && !has_succeeded(&states[*i])).collect()
+}
+
+/// The failures in a group that nothing in it handles.
+pub fn unhandled(workflow: &TestWorkflow, group: usize, states: &[StepState]) -> Vec<usize> {
+    let members = &workflow.groups[group];
+    let first = members.first().copied().unwrap_or_default();
+    let step = |i: usize| &workflow.steps[members[i]];
+    let verdict = if group == 0 { workflow.verdict } else { Verdict::Unhandled };
+    let is_direct = matches!(verdict, Verdict::DirectBlocked | Verdict::DirectUnhandled);
+    let is_handled = |f: usize| {
+        // Steps need only earlier steps, so one pass reaches everything that depends on the failed one.
+        let mut reached = vec![f];
+        let mut is_found = step(f).allow_failure;
+        for (d, state) in states.iter().enumerate().skip(f + 1) {
+            if step(d).needs.iter().any(|n| reached.contains(&(n - first))) {
+                let handles_failures = step(d).guard.is_some() || step(d).is_first_join;
+                let is_open = matches!(state, StepState::Blocked | StepState::Ready);
+                is_found |= handles_failures && (has_run(state) || is_open);
+                if !is_direct && (is_open || matches!(state, StepState::Skipped(_))) {
+                    reached.push(d);
+                }
+            }
+        }
+        is_found
+    };
+    failures(states).into_iter().filter(|f| !is_handled(*f)).collect()
 }

@@ -420,12 +420,16 @@ impl World {
             knows_all_commits: !has_unknown_commit,
             is_draining: in_flight.decided.is_draining,
             is_decided_ahead: in_flight.decided.is_ahead,
+            has_own_clock: !self.faults.has_one_clock(),
         };
         self.check_batch(&in_flight.batch, (Some(process), writer))?;
         for run in in_flight.batch.runs.iter().map(|write| write.run) {
             if !self.is_liveness_phase && self.fault_random.chance(self.faults.deadline_race) {
                 self.aim_at_deadline(run, process);
             }
+        }
+        for run in in_flight.batch.runs.iter().map(|write| write.run).filter(|_| is_committed) {
+            self.operators_see(run);
         }
         in_flight.result = Some(result);
         self.processes[process].in_flight = Some(in_flight);

@@ -8,12 +8,13 @@
 use super::condition::Facts;
 use super::oracle;
 use super::trigger::Trigger;
+use super::undo_model::UndoModel;
 use super::violation::{CheckResult, ViolationKind, require};
-use super::workflow_generator::{ConcurrencyLimit, GeneratedStep, StepKind, TestWorkflow, WorkerTask};
+use super::workflow_generator::{ConcurrencyLimit, GeneratedStep, StepKind, TestWorkflow, TriggerPart, WorkerTask};
 use engine::mailbox::Dispatch;
 use engine::task_queue::ClaimedTask;
 use kernel::advance::Work;
-use kernel::event::{Because, ConcurrencyGroup, Event, Failure, OnConflict, Queue};
+use kernel::event::{Because, ConcurrencyGroup, Event, Failure, OnConflict, Override, Queue};
 use kernel::{RunStatus, Span, Timestamp};
 use std::rc::Rc;
 
@@ -37,6 +38,9 @@ pub struct RunModel {
     is_shared: bool,
     /// Steps are being cancelled: only the end of the run may follow.
     pub(super) is_cancelling: bool,
+    pub(super) undo: UndoModel,
+    /// The step that made the run fail.
+    pub(super) culprit: Option<usize>,
 }
 
 /// What the events say about one step.
@@ -66,10 +70,29 @@ pub(super) struct StepModel {
     pub(super) waits_since: u64,
     /// It failed because it was not approved.
     pub(super) is_denied: bool,
+    /// A group or a loop that has started, or an iteration.
+    pub(super) is_begun: bool,
+    /// The length of its latest lease.
+    pub(super) lease: Span,
+    /// The event that counts as its completion, if it can be undone.
+    pub(super) done_with: Option<u64>,
+    /// The step that it undoes, and the one that undoes it.
+    pub(super) undoes: Option<usize>,
+    pub(super) undo: Option<usize>,
+    pub(super) is_undone: bool,
+    /// An operator is about to decide, or has decided, how it ends.
+    pub(super) overriding: Option<Override>,
+    pub(super) overridden: Option<Override>,
+    /// The needs because of which it was skipped, if it was not because of its condition.
+    pub(super) skipped_for: Option<Vec<u32>>,
+    /// A retry of the run has started what is around it from scratch.
+    pub(super) is_gone: bool,
+    /// It had settled when the run was retried, and stays as it is.
+    pub(super) is_kept: bool,
+    /// How often it began again, and how often although it was done.
+    pub(super) rounds: u32,
+    pub(super) generation: u32,
 }
-
-/// After so many lost leases a task is quarantined.
-const LEASES_LOST_MAX: u32 = 3;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) enum ModelPhase {
@@ -117,11 +140,39 @@ impl RunModel {
             is_new: false,
             is_shared,
             is_cancelling: false,
+            undo: UndoModel::default(),
+            culprit: None,
         }
     }
 
     pub fn is_over(&self) -> bool {
         self.status.is_some_and(|s| s.is_terminal())
+    }
+
+    pub(super) fn status(&self) -> Option<RunStatus> {
+        self.status
+    }
+
+    /// How it ended, if it has.
+    pub fn end_status(&self) -> Option<RunStatus> {
+        self.status.filter(|status| status.is_terminal())
+    }
+
+    pub(super) fn is_held(&self) -> bool {
+        self.held_because().is_some()
+    }
+
+    /// The run undoes what it did. That may be paused again.
+    pub(super) fn begin_compensating(&mut self) {
+        self.status = Some(RunStatus::Compensating);
+        (self.is_paused, self.is_queued, self.is_delayed) = (false, false, false);
+    }
+
+    /// The run goes on after its end.
+    pub(super) fn go_on(&mut self, expires_at: Timestamp) {
+        (self.status, self.expires_at, self.culprit) = (Some(RunStatus::Running), expires_at, None);
+        (self.is_paused, self.is_queued, self.is_delayed, self.is_cancelling) = (false, false, false, false);
+        (self.undo, self.is_new) = (UndoModel::default(), true);
     }
 
     /// Why nothing may start, if nothing may.
@@ -136,10 +187,14 @@ impl RunModel {
     pub fn due(&self) -> Timestamp {
         let turn = self.trigger.run_at.filter(|_| self.is_delayed).unwrap_or(Timestamp::NEVER);
         let due = (0..self.steps.len()).filter_map(|i| self.step_due(i));
-        due.fold(self.expires_at.min(turn), Timestamp::min)
+        let expires_at = if self.is_undoing() { Timestamp::NEVER } else { self.expires_at };
+        due.fold(expires_at.min(turn).min(self.called_off_due()), Timestamp::min)
     }
 
     fn step_due(&self, i: usize) -> Option<Timestamp> {
+        if self.steps[i].is_gone {
+            return None;
+        }
         let own = match self.steps[i].phase {
             ModelPhase::Retrying(_) if self.held_because().is_some() => return None,
             ModelPhase::Retrying(at) | ModelPhase::Sleeping(at) | ModelPhase::Waiting(at) => Some(at),
@@ -154,16 +209,6 @@ impl RunModel {
             | ModelPhase::Done(_) => return None,
         };
         own.into_iter().chain(self.total_timeout_at(i)).min()
-    }
-
-    /// When a task's timeout for its current phase ends.
-    fn timeout_at(&self, i: usize, limit: fn(&WorkerTask) -> Option<Span>) -> Option<Timestamp> {
-        Some(self.steps[i].phase_since.after(limit(self.step(i).kind.task()?)?))
-    }
-
-    /// When a task's total timeout ends.
-    fn total_timeout_at(&self, i: usize) -> Option<Timestamp> {
-        Some(self.steps[i].ready_at?.after(self.step(i).kind.task()?.total?))
     }
 
     /// How many notifications the run sends if it has ended.
@@ -199,7 +244,7 @@ impl RunModel {
         let Some(parent) = parent else { return Some(node) };
         let is_sibling = |i: &usize| {
             let other = &self.steps[*i];
-            other.parent == Some(parent) && other.node == node && other.iteration.is_none()
+            !other.is_gone && other.parent == Some(parent) && other.node == node && other.iteration.is_none()
         };
         (parent..self.steps.len()).find(is_sibling)
     }
@@ -225,9 +270,11 @@ impl RunModel {
     pub fn check_effects(&self, step: u32, effects: u32) -> CheckResult {
         let (seen, step_definition) = (&self.steps[step as usize], self.step(step as usize));
         let is_task = step_definition.kind.task().is_some();
-        let needs_effect = (is_task || step_definition.kind.is_executed()) && seen.phase == ModelPhase::Done("success");
+        let is_executed = (is_task || step_definition.kind.is_executed()) && seen.overridden.is_none();
+        let needs_effect = is_executed && seen.phase == ModelPhase::Done("success") && !seen.is_kept;
         ViolationKind::Lost.unless(!needs_effect || effects > 0, || format!("s{step} succeeded without an effect"))?;
-        let most = if step_definition.retry.never && !is_task { seen.attempts.min(1) } else { seen.attempts };
+        let is_once = step_definition.retry.never && !is_task;
+        let most = if is_once { seen.attempts.min(1 + seen.rounds) } else { seen.attempts };
         ViolationKind::Duplicated
             .unless(effects <= most, || format!("s{step} had {effects} effects, at most {most} are allowed"))
     }
@@ -237,6 +284,7 @@ impl RunModel {
         let ModelPhase::Done(status) = self.steps[step as usize].phase else { return Ok(()) };
         let definition = self.step(step as usize);
         let is_allowed = match (status, definition.kind) {
+            _ if self.steps[step as usize].overridden.is_some() => true,
             ("skipped" | "cancelled", _) => true,
             ("template_error", kind) => kind == StepKind::Set { is_broken: true } || kind.inner().is_some(),
             ("success", kind) => kind != StepKind::Set { is_broken: true },
@@ -271,12 +319,19 @@ impl RunModel {
         let Some(expected) = self.step(task.step as usize).kind.task() else {
             return Err(format!("s{} is not a task", task.step).into());
         };
-        let is_right = expected.name == task.name && self.trigger.task_input(expected.reads) == task.input;
+        let is_input = match self.steps[task.step as usize].undoes {
+            Some(undone) if expected.reads == TriggerPart::Nothing => self.is_undo_input(undone as u32, task),
+            _ => self.trigger.task_input(expected.reads) == task.input,
+        };
+        let is_right = expected.name == task.name && is_input;
         require(is_right, || format!("a worker gets a task that does not match its template: {task:?}"))
     }
 
-    /// Applies one event, or says why it is illegal.
-    pub fn observe(&mut self, event: &Event, number: u64, at: Timestamp) -> CheckResult {
+    /// Applies one event, or says why it is illegal. `retry` is what the client asked for that retries the run.
+    pub fn observe(&mut self, event: &Event, number: u64, at: Timestamp, retry: (Option<u32>, bool)) -> CheckResult {
+        if matches!(event, Event::RunRetried { .. }) {
+            return self.retry(event, retry, at);
+        }
         if self.is_over() {
             let is_note = matches!(event, Event::LateResult { .. });
             return ViolationKind::Duplicated.unless(is_note, || "an event follows the end of the run".into());
@@ -290,7 +345,8 @@ impl RunModel {
         );
         // While it waits for its children, a run keeps a callback for a step that never comes, and notes late results.
         let is_kept = matches!(event, Event::WaitClosed { .. } | Event::LateResult { .. })
-            && self.status == Some(RunStatus::Cancelling);
+            && self.status == Some(RunStatus::Cancelling)
+            || matches!(event, Event::Returned { .. });
         let is_late = matches!(event, Event::LateResult { .. });
         require(!is_late || is_kept, || "a late result of a run that goes on".into())?;
         require(!self.is_cancelling || ends || is_kept, || format!("{:?} after a step was cancelled", event.name()))?;
@@ -334,13 +390,29 @@ impl RunModel {
             Event::RunWaiting {} => self.change_status(RunStatus::Running, RunStatus::Waiting),
             Event::RunResumed {} => self.change_status(RunStatus::Waiting, RunStatus::Running),
             Event::RunCompleted {} => self.finish(RunStatus::Completed),
-            Event::RunFailed { .. } => self.finish(RunStatus::Failed),
+            Event::RunFailed { step, .. } => {
+                self.culprit = step.map(|step| step as usize);
+                match self.is_undoing() {
+                    true => self.status = Some(RunStatus::Failed),
+                    false => self.finish(RunStatus::Failed)?,
+                }
+                self.check_undone(RunStatus::Failed, *step)
+            }
+            Event::RunCompensating { end } => self.begin_undo(end, at),
+            Event::Returned { .. } => self.returned(event, number, at),
             Event::RunCancelled { actor, reason } => {
                 self.status = Some(RunStatus::Cancelled);
+                if let Some(end) = self.undo.end.clone() {
+                    require((&end.actor, &end.reason) == (actor, reason), || {
+                        format!("the run is cancelled by {actor}, and {end:?} was planned")
+                    })?;
+                    return self.check_undone(RunStatus::Cancelled, None);
+                }
                 let policy = self.workflow.concurrency.map(|limit| limit.on_conflict);
                 let is_explained = match reason.as_str() {
                     "approval_denied" | "approval_timeout" if actor == "onward" => {
-                        return self.check_end(RunStatus::Cancelled);
+                        self.check_end(RunStatus::Cancelled)?;
+                        return self.check_undone(RunStatus::Cancelled, None);
                     }
                     _ if actor != "onward" => true,
                     "concurrency_limit" => (is_new || self.is_queued) && policy == Some(OnConflict::Skip),
@@ -361,12 +433,20 @@ impl RunModel {
             }
             Event::RunTimeout {} => {
                 self.status = Some(RunStatus::Timeout);
-                ViolationKind::Early.unless(at >= self.expires_at, || "the run expired early".into())
+                ViolationKind::Early.unless(at >= self.expires_at, || "the run expired early".into())?;
+                self.check_undone(RunStatus::Timeout, None)
             }
             Event::LateResult { .. } => Ok(()),
             _ => match event.step() {
                 Some(step) if matches!(event, Event::Opened { .. }) => self.open_step(step as usize, event),
-                Some(step) if (step as usize) < self.steps.len() => self.observe_step(step as usize, event, number, at),
+                Some(step) if (step as usize) < self.steps.len() => {
+                    let was_done = self.is_done(step);
+                    self.observe_step(step as usize, event, number, at)?;
+                    if !was_done && self.is_done(step) {
+                        self.note_done(step as usize, event, number);
+                    }
+                    Ok(())
+                }
                 step => Err(format!("step {step:?} does not exist in this plan").into()),
             },
         }
@@ -382,20 +462,28 @@ impl RunModel {
             return ViolationKind::Stuck
                 .unless(self.steps.iter().any(is_waiting), || "the run waits for no child, and does not end".into());
         }
+        if self.status == Some(RunStatus::Compensating) {
+            return self.check_undo_goes_on();
+        }
         let is_held = self.held_because().is_some();
         let is_active = |s: &StepModel| {
             matches!(s.phase, ModelPhase::Running | ModelPhase::Leased) || s.phase == ModelPhase::Ready && !is_held
         };
         let is_running = self.steps.iter().any(is_active);
-        let is_unfinished =
-            self.steps.iter().any(|s| matches!(s.phase, ModelPhase::Decided(_) | ModelPhase::ChildEnded(_)));
+        let is_unfinished = self
+            .steps
+            .iter()
+            .any(|s| matches!(s.phase, ModelPhase::Decided(_) | ModelPhase::ChildEnded(_)) || s.overriding.is_some());
         require(!is_unfinished, || "a step was decided, but did not end".into())?;
         let waiting = (0..self.steps.len()).filter(|i| matches!(self.steps[*i].phase, ModelPhase::Waiting(_)));
         for (i, name) in waiting.filter_map(|i| self.step(i).kind.signal().map(|name| (i, name))) {
             let is_read = !self.unread.iter().any(|(_, unread)| unread == name);
             ViolationKind::Lost.unless(is_read, || format!("s{i} waits for {name}, which is there"))?;
         }
-        let is_undecided = |i: &usize| !is_held && self.steps[*i].phase == ModelPhase::Idle && self.may_be_decided(*i);
+        let is_undecided = |i: &usize| {
+            let step = &self.steps[*i];
+            !is_held && !step.is_gone && step.phase == ModelPhase::Idle && self.may_be_decided(*i)
+        };
         let undecided = (0..self.steps.len()).find(is_undecided);
         if let (Some(step), false) = (undecided, self.trigger.is_large) {
             return Err(format!("s{step} could be decided but was not").into());
@@ -433,9 +521,9 @@ impl RunModel {
     }
 
     /// Checks the end of a run whose steps have all settled.
-    fn check_end(&self, status: RunStatus) -> CheckResult {
+    pub(super) fn check_end(&self, status: RunStatus) -> CheckResult {
         // A group that fails at once leaves steps behind that were never decided.
-        let has_ended = |s: &StepModel| s.phase == ModelPhase::Idle && s.parent.is_some();
+        let has_ended = |s: &StepModel| s.is_gone || s.phase == ModelPhase::Idle && s.parent.is_some();
         require(self.steps.iter().all(|s| matches!(s.phase, ModelPhase::Done(_)) || has_ended(s)), || {
             "the run ended before all its steps".into()
         })?;
@@ -451,6 +539,24 @@ impl RunModel {
     }
 
     fn observe_step(&mut self, i: usize, event: &Event, number: u64, at: Timestamp) -> CheckResult {
+        require(!self.steps[i].is_gone, || format!("{} for s{i}, which is gone", event.name().unwrap_or("?")))?;
+        if let Event::Overridden { verb, .. } = event {
+            return self.override_step(i, *verb, at);
+        }
+        if self.carry_out_override(i, event, at)? {
+            return Ok(());
+        }
+        let is_forward = self.steps[i].undoes.is_none();
+        let may_follow = matches!(event, Event::Cancelled { .. } | Event::ChildEnded { .. } | Event::WaitClosed { .. });
+        require(!self.is_undoing() || !is_forward || may_follow, || {
+            format!("{} for s{i} while the run undoes what it did", event.name().unwrap_or("?"))
+        })?;
+        if matches!(event, Event::ChildEnded { .. }) && self.is_called_off(i as u32) {
+            return Ok(());
+        }
+        if matches!(event, Event::Cancelled { .. }) {
+            self.call_off(i, at);
+        }
         let is_closing = self.steps[i].parent.is_some_and(|parent| self.steps[parent].is_closing);
         let ends = matches!(event, Event::Cancelled { .. } | Event::ChildEnded { .. });
         require(!is_closing || ends, || format!("{} for s{i} in a group that fails", event.name().unwrap_or("?")))?;
@@ -578,128 +684,6 @@ impl RunModel {
         }
     }
 
-    /// The same for a step that a worker performs.
-    fn observe_task(&mut self, i: usize, task: &WorkerTask, event: &Event, at: Timestamp) -> CheckResult {
-        let workflow = self.workflow.clone();
-        let retry = &workflow.steps[self.steps[i].node].retry;
-        let phase = self.steps[i].phase;
-        let seen = &self.steps[i];
-        let is_leased = phase == ModelPhase::Leased && event.attempt().is_none_or(|a| a == seen.attempts);
-        let illegal = || format!("{} for s{i} in phase {phase:?}", event.name().unwrap_or("?"));
-        let most = if retry.never { 1 } else { retry.max_attempts };
-        let (leases_lost, has_more) = (seen.leases_lost, !retry.never && seen.charged < most);
-        let has_ended = |due: Option<Timestamp>| due.is_some_and(|due| at >= due);
-        let attempt_timed_out = phase == ModelPhase::Leased && has_ended(self.timeout_at(i, |task| task.attempt));
-        let queue_timed_out = phase == ModelPhase::Ready && has_ended(self.timeout_at(i, |task| task.queue));
-        let total_timed_out = has_ended(self.total_timeout_at(i));
-        let check_in_time = || {
-            let is_in_time = !(attempt_timed_out || queue_timed_out || total_timed_out);
-            ViolationKind::Duplicated
-                .unless(is_in_time, || format!("s{i}: {} after its timeout", event.name().unwrap_or("?")))
-        };
-        match event {
-            Event::Scheduled { attempt, key, .. } => {
-                check_in_time()?;
-                self.check_may_attempt(i, at)?;
-                self.check_task_key(i, task, key)?;
-                require(*attempt == self.steps[i].attempts + 1, illegal)?;
-                self.enter_phase(i, ModelPhase::Ready, at)
-            }
-            Event::Leased { attempt, lease, key, .. } => {
-                check_in_time()?;
-                match phase {
-                    ModelPhase::Ready => self.check_not_held(i)?,
-                    _ => self.check_may_attempt(i, at)?,
-                }
-                self.check_task_key(i, task, key)?;
-                require(task.heartbeat.is_none_or(|most| *lease <= most), || format!("s{i} is leased for {lease}"))?;
-                let seen = &mut self.steps[i];
-                (seen.attempts, seen.charged) = (seen.attempts + 1, seen.charged + 1);
-                require(*attempt == seen.attempts, || format!("s{i}: attempt {attempt} has number {}", seen.attempts))?;
-                require(seen.charged <= most, || format!("s{i}: attempt {} of {most}", seen.charged))?;
-                self.enter_phase(i, ModelPhase::Leased, at)
-            }
-            Event::RetryDue { .. } => {
-                self.check_not_held(i)?;
-                self.steps[i].phase = ModelPhase::Retrying(at);
-                require(matches!(phase, ModelPhase::Retrying(_)), illegal)
-            }
-            Event::Retrying { next, charged, died, failure, digest, .. } => {
-                require(is_leased && *next >= at, illegal)?;
-                match (died, failure.code.as_str()) {
-                    (true, "lease_lost") => {
-                        require(*next == at && has_more && leases_lost + 1 < LEASES_LOST_MAX, illegal)?
-                    }
-                    (false, "timeout") => require(*charged && has_more && attempt_timed_out, illegal)?,
-                    (false, "snoozed" | "not_delivered") => require(!charged && *digest > 0, illegal)?,
-                    (false, "worker") => require(*charged && has_more && *digest > 0, illegal)?,
-                    _ => return Err(illegal().into()),
-                }
-                if *digest > 0 {
-                    check_in_time()?;
-                }
-                let seen = &mut self.steps[i];
-                seen.charged -= u32::from(!charged);
-                seen.leases_lost += u32::from(*died);
-                seen.phase = ModelPhase::Retrying(*next);
-                Ok(())
-            }
-            Event::Progress { .. } | Event::Kept { .. } => {
-                check_in_time()?;
-                require(is_leased, illegal)
-            }
-            Event::Succeeded { digest, .. } => {
-                check_in_time()?;
-                require(is_leased && *digest > 0, illegal)?;
-                self.settle(i, "success")
-            }
-            Event::Failed { failure: Failure { code, message, .. }, digest, .. } => {
-                let is_final = message.contains("\"final\":true");
-                let is_right = match code.as_str() {
-                    "worker" => *digest > 0 && (is_final || !has_more),
-                    "quarantined" => leases_lost + 1 == LEASES_LOST_MAX && !retry.never,
-                    "lease_lost" => !has_more && leases_lost + 1 < LEASES_LOST_MAX && !retry.never,
-                    "outcome_unknown" => retry.never,
-                    _ => false,
-                };
-                if *digest > 0 {
-                    check_in_time()?;
-                }
-                require(is_leased && is_right, || format!("{}: {code} {message}", illegal()))?;
-                self.settle(i, "failed")
-            }
-            Event::TimedOut { failure, .. } => {
-                let is_time = match failure.code.as_str() {
-                    "total_timeout" => total_timed_out,
-                    "queue_timeout" => queue_timed_out,
-                    "timeout" => attempt_timed_out && !has_more,
-                    _ => false,
-                };
-                ViolationKind::Early.unless(is_time, || format!("{}: {}", illegal(), failure.code))?;
-                self.settle(i, "timeout")
-            }
-            Event::Skipped { because, .. } => self.skip(i, because),
-            Event::Cancelled { .. } => {
-                require(!matches!(phase, ModelPhase::Idle | ModelPhase::Done(_)), illegal)?;
-                self.cancelled(i);
-                self.settle(i, "cancelled")
-            }
-            _ => Err(illegal().into()),
-        }
-    }
-
-    fn enter_phase(&mut self, i: usize, phase: ModelPhase, at: Timestamp) -> CheckResult {
-        let seen = &mut self.steps[i];
-        (seen.phase, seen.phase_since) = (phase, at);
-        seen.ready_at.get_or_insert(at);
-        Ok(())
-    }
-
-    fn check_task_key(&self, i: usize, task: &WorkerTask, key: &str) -> CheckResult {
-        let written = if task.is_keyed_by_group { self.trigger.group_key() } else { self.trigger.key.into() };
-        require(key == written, || format!("s{i} has the key {key:?}, the definition says {written:?}"))
-    }
-
     pub(super) fn settle(&mut self, i: usize, status: &'static str) -> CheckResult {
         self.steps[i].phase = ModelPhase::Done(status);
         Ok(())
@@ -723,6 +707,9 @@ impl RunModel {
             }
             Because::Operator { .. } | Because::Unknown { .. } => false,
         };
+        if let Because::Needs { steps } = because {
+            self.steps[i].skipped_for = Some(steps.clone());
+        }
         require(is_right, || {
             format!("s{i} is skipped because {because:?}; unsuccessful needs in the model: {unsuccessful:?}")
         })?;

@@ -66,6 +66,20 @@ pub struct GeneratedStep {
     pub kind: StepKind,
     pub retry: Retry,
     pub allow_failure: bool,
+    pub undo: UndoSettings,
+}
+
+/// What a step says about undoing it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct UndoSettings {
+    /// The step that undoes it. Such steps are in no group and come after all others.
+    pub by: Option<usize>,
+    /// The step that it undoes.
+    pub undoes: Option<usize>,
+    pub is_irreversible: bool,
+    pub is_not_compensatable: bool,
+    /// It is undone also when its outcome is unknown.
+    pub if_unknown: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -422,12 +436,14 @@ impl GeneratedStep {
         let is_first_join = needs.len() > 1 && random.chance(150);
         let guard = (!is_first_join && random.chance(350)).then(|| Condition::draw(random, &needs, 2));
         let (kind, retry) = (draw_kind(random), draw_retry(random));
-        GeneratedStep { group, guard, kind, retry, needs, is_first_join, allow_failure: random.chance(100) }
+        let (allow_failure, undo) = (random.chance(100), UndoSettings::default());
+        GeneratedStep { group, guard, kind, retry, needs, is_first_join, allow_failure, undo }
     }
 
-    fn simple(kind: StepKind, needs: Vec<usize>) -> GeneratedStep {
+    pub(super) fn simple(kind: StepKind, needs: Vec<usize>) -> GeneratedStep {
         let retry = Retry { max_attempts: 2, ..Default::default() };
-        GeneratedStep { group: 0, needs, is_first_join: false, guard: None, kind, retry, allow_failure: false }
+        let (is_first_join, guard, allow_failure, undo) = (false, None, false, UndoSettings::default());
+        GeneratedStep { group: 0, needs, is_first_join, guard, kind, retry, allow_failure, undo }
     }
 
     fn node(&self, i: usize) -> Node {
@@ -438,8 +454,9 @@ impl GeneratedStep {
             let expr = expr::parse(&text, &mut |raw| Ok(reference(raw)));
             Guard { expr: Some(expr.expect("generated conditions are valid")), text, ..Default::default() }
         };
+        let UndoSettings { by, undoes, is_irreversible, is_not_compensatable, if_unknown } = self.undo;
         Node {
-            key: format!("s{i}"),
+            key: if undoes.is_some() { "compensate".into() } else { format!("s{i}") },
             group: self.group as u32,
             links: self.needs.iter().map(link).collect(),
             join: if self.is_first_join { Join::Any } else { Join::All },
@@ -447,13 +464,17 @@ impl GeneratedStep {
             body: Some(body(self.kind)),
             retry: self.retry.clone(),
             allow_failure: self.allow_failure,
+            undo: by.map(|by| by as u32),
+            is_irreversible,
+            is_not_compensatable,
+            undo_if_unknown: if_unknown,
             ..Default::default()
         }
     }
 }
 
 impl WorkerTask {
-    fn draw(random: &mut Random) -> WorkerTask {
+    pub(super) fn draw(random: &mut Random) -> WorkerTask {
         let limit = |random: &mut Random, least| random.chance(250).then(|| random.log_millis(least, 60_000));
         WorkerTask {
             name: random.pick(&TYPES),
@@ -548,7 +569,7 @@ fn draw_kind(random: &mut Random) -> StepKind {
     }
 }
 
-fn draw_retry(random: &mut Random) -> Retry {
+pub(super) fn draw_retry(random: &mut Random) -> Retry {
     let never = random.chance(200);
     Retry {
         max_attempts: if never { 1 } else { random.between(1, 4) as u32 },

@@ -66,6 +66,8 @@ pub struct World {
     pub timing_random: Random,
     /// Concurrency limits, pauses and notifications.
     pub limits_random: Random,
+    /// What can be undone, and what operators do: decisions about steps, and retries of runs that have ended.
+    pub operator_random: Random,
     pub workers: Workers,
 
     pub faults: FaultPlan,
@@ -102,7 +104,8 @@ impl World {
         let mut workload = Random::stream(seed, "workload");
         let mut fault_random = Random::stream(seed, "faults");
         let mut worker_random = Random::stream(seed, "workers");
-        let faults = FaultPlan::draw(&mut fault_random, &mut worker_random, &options.without);
+        let mut operator_random = Random::stream(seed, "operators");
+        let faults = FaultPlan::draw(&mut fault_random, &mut worker_random, &mut operator_random, &options.without);
         let mut limits_random = Random::stream(seed, "around");
         // With a local store, one process keeps concurrency groups and workflow pauses in its memory.
         let keeps_limits_alone = faults.has_concurrency_limits && !faults.is_shared;
@@ -131,6 +134,9 @@ impl World {
             let callers = workflows.iter_mut().enumerate().filter(|(_, workflow)| !workflow.is_single_task);
             callers.for_each(|(n, workflow)| workflow.call_others(&mut workload, n));
         }
+        if faults.has_undo && extreme.is_none() {
+            workflows.iter_mut().for_each(|workflow| workflow.add_undos(&mut operator_random, faults.has_tasks));
+        }
         let workers = Workers::draw(worker_random, faults.has_small_memory);
         let definitions = draw_definitions(workflows, &mut limits_random, &faults, extreme.is_some());
         let runs_max = if extreme.is_some() { options.runs_max.min(2) } else { options.runs_max };
@@ -146,6 +152,7 @@ impl World {
             fault_random,
             timing_random: Random::stream(seed, "schedule"),
             limits_random,
+            operator_random,
             workers,
             faults,
             is_liveness_phase: false,

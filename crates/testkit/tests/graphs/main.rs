@@ -112,7 +112,7 @@ impl GraphRun<'_> {
 
     /// Compares the state of every step with the oracle.
     fn compare(&self) -> Result<Vec<StepState>, String> {
-        let states = oracle::evaluate(self.workflow, 0, self.flag, &self.outcomes);
+        let states = oracle::evaluate(self.workflow, 0, self.flag, &self.outcomes, &|_| None);
         for (i, state) in states.iter().enumerate() {
             let step = self.run.step(i as u32);
             let status = step.status().as_str();

@@ -78,3 +78,16 @@ fn m32_a_wait_and_a_child_can_be_skipped() {
     assert_eq!(story.callback("w", "1"), Answer::Gone);
     assert_eq!(story.statuses(), "w=skipped c=success z=skipped run=completed");
 }
+
+#[test]
+fn m32_a_step_that_is_decided_while_its_worker_waits_for_a_payload_needs_it_no_more() {
+    let body = json!({ "pad": "x".repeat(INLINE_MAX) }).to_string();
+    let origin = Origin { body: Payload::json(body), ..Default::default() };
+    let mut story = Story::start(plan_of("a@task; nap@sleep=1h"), origin, Admission::Open, Vec::new());
+    let offer = Offer { worker: "w".into(), lease: Span::from_secs(30), ..Default::default() };
+    let (actor, reason, body) = ("ada".into(), String::new(), Some(Payload::json("1")));
+    let decision = Box::new(StepOverride { verb: Override::Result, body, actor, reason });
+    let answers = story.give_all(vec![Input::Claim { step: 0, offer }, Input::Override { step: 0, decision }]);
+    assert_eq!(answers, [Answer::Later, Answer::Applied]);
+    assert_eq!((story.statuses().as_str(), story.missing.len()), ("a=success nap=sleeping run=waiting", 0));
+}

@@ -420,3 +420,20 @@ fn m30_the_number_of_a_notification_says_which_end_it_is_about() {
     assert_eq!(NotificationNumber::read(number), NotificationNumber { end: Some(7), index: 2 });
     assert_eq!(NotificationNumber::read(2), NotificationNumber { end: None, index: 2 }, "of an earlier release");
 }
+
+#[test]
+fn m25_m28_a_group_that_is_at_work_again_is_undone_for_its_second_end() {
+    let mut story = Story::start(
+        undoable(&[("", "g@group; z: g"), ("g", "x; y: x")], "g!"),
+        Origin::default(),
+        Admission::Open,
+        Vec::new(),
+    );
+    story.answers("g/x=200 g/y=200 z=400 g/compensate=400");
+    assert_eq!(story.run.status(), RunStatus::Failed, "the undo of `g` failed, so what `g` did still counts");
+    assert_eq!(story.retry(Some("g/y")), Answer::Applied);
+    assert_eq!(story.run.undos(), [], "what `g` did is not known yet");
+    story.answers("g/y=200 z=400 g/compensate=200");
+    assert_eq!(story.run.status(), RunStatus::Failed);
+    assert_eq!(story.run.undos().len(), 1);
+}

@@ -1,6 +1,7 @@
 //! M24–M26: a run that cannot complete undoes what it did.
 
 use super::*;
+use crate::event::Override;
 use crate::run::UNDO_NAME;
 
 /// A plan whose steps `names` can be undone by workers, or by requests if the name ends in `!`.
@@ -220,6 +221,81 @@ fn m25_steps_of_iterations_are_undone_and_read_their_own_item() {
         })
         .collect();
     assert_eq!(bodies, ["q 7 1", "p 7 0"]);
+}
+
+#[test]
+fn m25_a_loop_is_undone_once_and_not_for_each_of_its_iterations() {
+    let groups = [("", "l@each=trigger.body.list; z: l"), ("l", "x")];
+    let origin = Origin { body: Payload::json(r#"{"list":["p","q"]}"#), ..Default::default() };
+    let mut story = Story::start(undoable(&groups, "l!"), origin, Admission::Open, Vec::new());
+    story.answers("l[0]/x=200 l[1]/x=200 z=400");
+    assert_eq!(story.run.still_to_undo().count(), 0, "the undo of the loop is the only one, and is at work");
+    story.answers("l/compensate=200");
+    assert_eq!(story.run.undos().len(), 1);
+    assert_eq!(story.run.status(), RunStatus::Failed);
+}
+
+#[test]
+fn m25_m32_a_step_with_a_given_result_is_undone_once_although_its_attempt_succeeds_too() {
+    let mut story = begin(&[("", "a; b@wait=x: a")], "a!");
+    let step = story.run.find(&story.plan, "a").expect("a");
+    let late = story.result("a", response(200, json!({ "n": 7 })));
+    let (actor, reason) = ("ada".to_owned(), String::new());
+    let decision = StepOverride { verb: Override::Result, body: Some(Payload::json("1")), actor, reason };
+    assert_eq!(story.give(Input::Override { step, decision: Box::new(decision) }), Answer::Applied);
+    assert_eq!(story.give(late), Answer::Applied, "the attempt that was called off comes to its end");
+    assert_eq!(story.run.step(step).body(), Some(&Payload::json("1")), "and changes nothing");
+    story.cancel_and_undo();
+    story.answers("a/compensate=200");
+    assert_eq!(story.run.status(), RunStatus::Cancelled);
+    assert_eq!(story.run.undos().len(), 1);
+}
+
+#[test]
+fn p9_an_undo_that_needs_a_payload_first_keeps_its_run_awake() {
+    let mut layout = undoable(&[("", "a; b: a")], "a!").layout().clone();
+    let mut resolve = |raw: &path::RawPath<'_>| Ok(reference(raw, &|_| 0, ""));
+    layout.nodes.last_mut().expect("the undo").body = Some(body_of("http={{tasks.a.body.n}}", &mut resolve));
+    let mut story = Story::start(Plan::new(layout).expect("a plan"), Origin::default(), Admission::Open, Vec::new());
+    let large = story.result("a", response(200, json!({ "n": 7, "pad": "x".repeat(INLINE_MAX) })));
+    story.give(large);
+    story.answers("b=400");
+    assert!(story.statuses().ends_with("a/compensate=pending run=compensating"), "{}", story.statuses());
+    assert!(!story.run.is_idle() && story.run.has_undecided(), "after a crash, the run is looked at again");
+    story.resident = story.payloads.clone();
+    story.after("1s").answers("a/compensate=200");
+    assert_eq!(story.run.status(), RunStatus::Failed);
+}
+
+#[test]
+fn m26_a_retry_that_needs_a_payload_is_forgotten_when_the_run_expires() {
+    let mut layout = undoable(&[("", "a; b")], "a!").layout().clone();
+    let mut resolve = |raw: &path::RawPath<'_>| Ok(reference(raw, &|_| 0, ""));
+    layout.nodes[1].body = Some(body_of("http={{trigger.body.n}}", &mut resolve));
+    layout.nodes[1].retry = Retry { max_attempts: 3, min: Span::from_secs(10), ..Default::default() };
+    let origin = Origin {
+        body: Payload::json(json!({ "n": 7, "pad": "x".repeat(INLINE_MAX) }).to_string()),
+        ..Default::default()
+    };
+    let mut story = Story::start(Plan::new(layout).expect("a plan"), origin, Admission::Open, Vec::new());
+    story.answers("a=200 b=503");
+    story.after("30d");
+    assert_eq!(story.statuses(), "a=success b=cancelled a/compensate=running run=compensating");
+    assert_eq!(story.answers("a/compensate=200").run.status(), RunStatus::Timeout);
+}
+
+#[test]
+fn m32_the_number_of_a_payload_that_changes_nothing_is_not_given_out_again() {
+    let mut story = begin(&[("", "a; b@wait=x: a")], "a!");
+    let large = || response(200, json!({ "n": 7, "pad": "x".repeat(INLINE_MAX) }));
+    let (step, late) = (story.run.find(&story.plan, "a").expect("a"), story.result("a", large()));
+    let (actor, reason) = ("ada".to_owned(), String::new());
+    let decision = StepOverride { verb: Override::Result, body: Some(Payload::json("1")), actor, reason };
+    story.give(Input::Override { step, decision: Box::new(decision) });
+    assert_eq!(story.give(late), Answer::Applied);
+    assert_eq!((story.payloads.len(), story.run.state.payloads), (1, 1));
+    story.callback("b", &"y".repeat(INLINE_MAX + 1));
+    assert_eq!(story.payloads.len(), 2);
 }
 
 #[test]
