@@ -104,6 +104,10 @@ pub enum Finish {
         failure: Failure,
         step: Option<u32>,
     },
+    /// Failed at once: what is at work is called off.
+    Stopped {
+        failure: Failure,
+    },
     Cancelled {
         actor: String,
         reason: String,

@@ -38,12 +38,14 @@ pub const CHILDREN_MAX: u32 = 10_000;
 pub const SIGNALS_MAX: usize = 1_000;
 
 mod fold;
+mod outputs;
 mod reopen;
 mod state;
 
+pub(crate) use fold::LastStep;
 pub use state::{
-    AnsweredWait, ApprovalRequest, CalledOff, ChildLink, Iteration, Iterations, LastReport, Pause, Phase, Place,
-    Signal, SignalKey, State, Step,
+    AnsweredWait, ApprovalRequest, CalledOff, ChildLink, Iteration, Iterations, LastReport, Output, Pause, Phase,
+    Place, Signal, SignalKey, State, Step,
 };
 
 names! {
@@ -365,7 +367,9 @@ impl Run {
         let mut group = None;
         let mut found = None;
         for part in key.split('/') {
-            let (name, index) = match part.strip_suffix(']').and_then(|part| part.split_once('[')) {
+            // A step list has steps that are called `step[0]`.
+            let iteration = || part.strip_suffix(']').and_then(|part| part.rsplit_once('['));
+            let (name, index) = match plan.find(part).is_none().then(iteration).flatten() {
                 Some((name, index)) => (name, Some(index.parse().ok()?)),
                 None => (part, None),
             };

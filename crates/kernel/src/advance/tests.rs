@@ -5,6 +5,7 @@
 mod children;
 mod holding;
 mod host_backoff;
+mod lists;
 mod nesting;
 mod overrides;
 mod past;
@@ -117,6 +118,11 @@ fn reference(raw: &path::RawPath<'_>, find: &dyn Fn(&str) -> u32, around: &str) 
             let root = path::Root::parse(names[0]).expect(names[0]);
             path::Ref { root, node: find(around), keys: keys(1), text, ..Default::default() }
         }
+        "variables" => path::Ref { root: path::Root::Variables, keys: keys(1), text, ..Default::default() },
+        "outputs" => match names.get(1).map(|name| name.parse()) {
+            Some(Ok(node)) => path::Ref { root: path::Root::Output, node, keys: keys(2), text, ..Default::default() },
+            _ => path::Ref { root: path::Root::Outputs, keys: keys(1), text, ..Default::default() },
+        },
         "wait" => path::Ref { root: path::Root::WaitUrl, node: find(names[1]), text, ..Default::default() },
         _ => {
             let field = path::TaskField::parse(names[2]).expect(names[2]);
