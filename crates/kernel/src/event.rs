@@ -454,7 +454,7 @@ words! {
         StepFailed = "step.failed",
         /// The step timed out.
         StepTimeout = "step.timeout",
-        /// The step was skipped; `data.reason` is `condition_false` or `needs_not_successful`.
+        /// The step was skipped; `data.reason` is `condition_false`, `needs_not_successful` or `other_branch`.
         StepSkipped = "step.skipped",
         /// An operator, `actor`, decided about the step: `data.verb` is `skip`, `result` or `run_now`.
         StepOverridden = "step.overridden",

@@ -258,8 +258,17 @@ message! {
         3 => concurrency: u32,
         /// Its result. Without one, the result of its last nodes (M11).
         4 => output: Option<Template>,
+        5 since 2 => kind: GroupKind,
+    }
+}
+
+names! {
+    /// What the author calls a group.
+    pub enum GroupKind {
+        Group = 1 "group",
         /// Only one of its last nodes runs: its result is that of the one that did.
-        5 since 2 => has_alternatives: bool,
+        Conditional = 2 since 2 "conditional",
+        Parallel = 3 since 2 "parallel",
     }
 }
 
@@ -451,6 +460,11 @@ impl Node {
         }
     }
 
+    /// Whether it comes instead of a step that is skipped.
+    pub fn is_alternative(&self) -> bool {
+        self.links.iter().any(|link| link.on == Outcomes::SKIPPED)
+    }
+
     /// The nodes inside this one: those of its group, or of one iteration of its loop.
     pub fn inner(&self) -> Option<&GroupBody> {
         match &self.body {
@@ -498,7 +512,7 @@ impl Body {
             Body::Noop {} => "noop",
             Body::Sleep { .. } => "sleep",
             Body::Webhook { .. } => "wait_for_webhook",
-            Body::Group { .. } => "group",
+            Body::Group { group } => group.kind.as_str(),
             Body::Loop { .. } => "loop",
             Body::Task { task } => task.kind.as_str(),
             Body::Child { .. } => "subworkflow",

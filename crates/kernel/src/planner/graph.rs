@@ -10,7 +10,7 @@ use crate::advance::{APPROVAL_DENIED, APPROVAL_TIMEOUT, STATE_MAX, Stop, View, i
 use crate::event::{Because, Failure};
 use crate::expr::{self, Seen};
 use crate::payload::Payload;
-use crate::plan::{GroupBody, Guard, Join, Link, Node, OnError, Outcomes, Plan, Repeat, distinct_parents};
+use crate::plan::{GroupBody, Guard, Join, Link, Node, OnError, Plan, Repeat, distinct_parents};
 use crate::planted_bugs::{self, Bug};
 use crate::run::{LastStep, Phase, Run, STEPS_MAX};
 use crate::status::{Outcome, StepStatus};
@@ -326,8 +326,7 @@ impl GraphPlanner {
         let outcome = |from: u32| run.step_in(group, from).and_then(|from| run.step(from).outcome());
         let mut dead: Vec<u32> = Vec::new();
         for link in &node.links {
-            let is_taken =
-                outcome(link.from).is_some_and(|o| link.on.contains(o)) && !is_skipped_by_hand(run, group, link);
+            let is_taken = outcome::is_taken(run, group, link);
             let is_buggy = planted_bugs::is(Bug::CascadeIgnoresIf) && outcome(link.from) != Some(Outcome::Ok);
             if (!is_taken || is_buggy) && !dead.contains(&link.from) {
                 dead.push(link.from);
@@ -518,12 +517,6 @@ fn any_left(node: &Node, outcome: impl Fn(&Link) -> Option<Outcome>) -> usize {
     let outcomes = || node.links.iter().map(|link| (link, outcome(link)));
     let is_taken = outcomes().any(|(link, outcome)| outcome.is_some_and(|outcome| link.on.contains(outcome)));
     if is_taken { 0 } else { outcomes().filter(|(_, outcome)| outcome.is_none()).count() }
-}
-
-/// Whether an operator skipped the step that this one is the alternative of: then neither runs.
-fn is_skipped_by_hand(run: &Run, group: Option<u32>, link: &Link) -> bool {
-    let because = || run.step_in(group, link.from).and_then(|from| run.step(from).because.as_deref());
-    link.on == Outcomes::SKIPPED && matches!(because(), Some(Because::Operator { .. }))
 }
 
 /// The step's group, if that has a limit.

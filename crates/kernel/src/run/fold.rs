@@ -7,7 +7,7 @@ use super::{
 use crate::event::{Callback, Event, Failure, Origin, Override, Response};
 use crate::expr::Seen;
 use crate::payload::Payload;
-use crate::plan::{Body, Node, OnError, Plan};
+use crate::plan::{Body, GroupKind, Node, OnError, Plan};
 use crate::planner::{self, Planner};
 use crate::planted_bugs::{self, Bug};
 use crate::status::{Outcome, RunStatus, StepStatus};
@@ -456,7 +456,7 @@ impl Run {
     pub(crate) fn last_step(&self, plan: &Plan, step: u32) -> LastStep {
         let Some(group) = self.group_body(plan, step) else { return LastStep::Only(None) };
         let mut last = plan.last_nodes(group).map(|node| self.step_in(Some(step), node));
-        if group.has_alternatives {
+        if group.kind == GroupKind::Conditional {
             let has_run = |of: &u32| self.step(*of).outcome() != Some(Outcome::Skipped);
             return LastStep::Only(last.flatten().find(has_run));
         }

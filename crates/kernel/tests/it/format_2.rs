@@ -14,8 +14,8 @@ use kernel::inbox::{self, AnswerKind, ChildOutcome, StartChild, StoredAnswer, St
 use kernel::message;
 use kernel::path::{Ref, Root, TaskField};
 use kernel::plan::{
-    ApprovalBody, Body, ChildBody, Decision, Form, Group, GroupBody, Guard, Join, Layout, Link, Node, OnError,
-    OnParentClose, Outcomes, OutputName, Repeat, Retry, TaskBody, TaskKind, Verdict,
+    ApprovalBody, Body, ChildBody, Decision, Form, Group, GroupBody, GroupKind, Guard, Join, Layout, Link, Node,
+    OnError, OnParentClose, Outcomes, OutputName, Repeat, Retry, TaskBody, TaskKind, Verdict,
 };
 use kernel::run::{
     AnsweredWait, ApprovalRequest, CalledOff, ChildLink, Iteration, Iterations, LastReport, Output, Phase, Place,
@@ -414,7 +414,7 @@ fn layout() -> Layout {
             on_error: OnError::Continue,
             concurrency: 4,
             output: Some(outcome),
-            has_alternatives: true,
+            kind: GroupKind::Conditional,
             ..Default::default()
         },
         items: Some(Expr::Path { path: given("rows") }),
@@ -638,5 +638,7 @@ fn m3_every_root_and_field_of_a_path_has_its_number() {
     assert_eq!(roots[5..], added);
     let kinds: Vec<(u32, &str)> = TaskKind::ALL.iter().map(|kind| (*kind as u32, kind.as_str())).collect();
     assert_eq!(kinds, [(1, "task"), (2, "bash"), (3, "tool"), (4, "agent"), (5, "agent_message")]);
+    let kinds: Vec<(u32, &str)> = GroupKind::ALL.iter().map(|kind| (*kind as u32, kind.as_str())).collect();
+    assert_eq!(kinds, [(1, "group"), (2, "conditional"), (3, "parallel")]);
     assert_eq!((TaskField::Errors as u32, Join::Any as u32, TriggerKind::Subworkflow as u32), (8, 2, 5));
 }

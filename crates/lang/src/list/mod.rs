@@ -16,6 +16,7 @@ mod settings;
 
 pub(crate) use ids::{BRANCHES, id_of, is_output_name, path_id};
 pub(crate) use rewrite::rewrite;
+pub use rewrite::types;
 pub(crate) use settings::{FIELDS, ListSettings, settings};
 
 #[cfg(test)]

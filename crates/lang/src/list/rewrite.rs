@@ -344,6 +344,11 @@ impl Rewriter<'_, '_> {
     }
 }
 
+/// Every type of step in step lists, and the fields of each beside those of every step.
+pub fn types() -> impl Iterator<Item = (&'static str, Vec<&'static str>)> {
+    KINDS.iter().map(|info| (info.word, flat(info)))
+}
+
 /// The fields that a list gives to steps of a kind, beside those of every step.
 fn flat(info: &'static KindInfo) -> Vec<&'static str> {
     let holds: &[&str] = match info.kind {

@@ -2,7 +2,7 @@ use crate::testing::compiled;
 use crate::{Severity, Syntax, compile, read};
 use kernel::expr::Expr;
 use kernel::path::Root;
-use kernel::plan::{Body, Form, Link, OnError, Outcomes, Plan};
+use kernel::plan::{Body, Form, GroupKind, Link, OnError, Outcomes, Plan};
 use kernel::template::Template;
 
 /// Compiles the steps of a list, one per line.
@@ -95,7 +95,7 @@ fn a27_a_conditional_is_two_branches_of_which_one_runs() {
     let guarded: Vec<&str> = both.nodes().iter().filter(|n| n.guard.is_some()).map(|n| n.key.as_str()).collect();
     assert_eq!(guarded, ["a"], "the condition is evaluated once");
     let of = group(&both, "c");
-    assert!(of.has_alternatives && of.on_error == OnError::Finish);
+    assert!(of.kind == GroupKind::Conditional && of.on_error == OnError::Finish);
     let only = plan(
         "{id: c, type: conditional, condition: variables.x, then: [], else: [{id: d, type: noop}, {id: e, type: noop}]}",
     );
@@ -149,7 +149,7 @@ fn a28_a_parallel_has_no_links_and_waits_for_all() {
     let plan = plan("{id: p, type: parallel, maxConcurrency: 2, steps: [{id: a, type: noop}, {id: b, type: noop}]}");
     assert_eq!(links(&plan), "");
     let of = group(&plan, "p");
-    assert_eq!((of.on_error, of.concurrency, of.has_alternatives), (OnError::Finish, 2, false));
+    assert_eq!((of.on_error, of.concurrency, of.kind), (OnError::Finish, 2, GroupKind::Parallel));
 }
 
 #[test]

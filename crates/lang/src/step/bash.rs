@@ -15,8 +15,8 @@ use kernel::template::{Part, Template, TemplateEntry};
 use kernel::time::Span;
 use serde_json::json;
 
-/// The type of the task. Definitions and requests cannot use types that begin like this one.
-const TYPE: &str = "onward.bash";
+/// The type of the task of a `bash` step. Definitions and requests cannot use types that begin like this one.
+pub const TYPE: &str = "onward.bash";
 
 pub(super) const FIELDS: Shape = Shape {
     known: &["command", "env", "stdin", "timeout", "timeout_ms"],

@@ -8,7 +8,7 @@ use crate::diagnostic::{Draft, Problems, one_of, quoted};
 use crate::fields::{self, Fields, Shape};
 use crate::tree::{TreeNode, Value};
 use kernel::path::{Problem, RawPath, Ref};
-use kernel::plan::{Body, GroupBody, Guard, OnError, Repeat};
+use kernel::plan::{Body, GroupBody, GroupKind, Guard, OnError, Repeat};
 
 /// The most iterations of a loop (M5).
 const ITERATIONS_MAX: i64 = 10_000;
@@ -104,14 +104,15 @@ pub(super) fn parallel(step: &StepFields<'_, '_>, problems: &mut Problems<'_>) -
     let own = step.object(problems)?;
     let group = body(&own, step, OnError::Finish, problems)?;
     let concurrency = own.get("concurrency").map(|node| concurrency(node, problems));
-    Some(Body::Group { group: GroupBody { concurrency: concurrency.unwrap_or(Some(0))?, ..group } })
+    let (concurrency, kind) = (concurrency.unwrap_or(Some(0))?, GroupKind::Parallel);
+    Some(Body::Group { group: GroupBody { concurrency, kind, ..group } })
 }
 
 /// A27: its condition is that of its first step.
 pub(super) fn conditional(step: &StepFields<'_, '_>, problems: &mut Problems<'_>) -> Option<Body> {
     let own = step.object(problems)?;
     let group = body(&own, step, OnError::Finish, problems)?;
-    Some(Body::Group { group: GroupBody { has_alternatives: true, ..group } })
+    Some(Body::Group { group: GroupBody { kind: GroupKind::Conditional, ..group } })
 }
 
 pub(super) fn repeat(step: &StepFields<'_, '_>, problems: &mut Problems<'_>) -> Option<Body> {

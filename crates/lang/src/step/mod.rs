@@ -25,6 +25,7 @@ mod url;
 mod wait_for_signal;
 mod wait_for_webhook;
 
+pub use bash::TYPE as BASH_TYPE;
 pub(crate) use templates::{key, template};
 pub(crate) use undo::WITH_ATTEMPTS;
 pub(crate) use url::literal as literal_url;

@@ -22,7 +22,7 @@ fn list(layout: &mut Layout, writes: &[(&str, u32)], alternatives: &[(&str, &str
             if let Some(Body::Group { group: inner }) = &mut node.body
                 && inner.group == group
             {
-                (inner.has_alternatives, inner.on_error) = (true, OnError::Finish);
+                (inner.kind, inner.on_error) = (GroupKind::Conditional, OnError::Finish);
             }
         }
     }
