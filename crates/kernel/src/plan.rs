@@ -667,9 +667,11 @@ impl Plan {
         &self.layout.groups[body.group as usize].nodes
     }
 
-    /// The nodes of a group whose ends nothing waits for: without an `output`, they make its result.
+    /// The nodes of a group whose ends nothing waits for: without an `output`, they make its result. What comes instead of
+    /// a node does not wait for its end.
     pub fn last_nodes(&self, body: &GroupBody) -> impl Iterator<Item = u32> + '_ {
-        self.group(body).iter().copied().filter(|node| self.dependents(*node).is_empty())
+        let is_last = |node: &u32| self.dependents(*node).iter().all(|next| self.node_at(*next).is_alternative());
+        self.group(body).iter().copied().filter(is_last)
     }
 
     pub(crate) fn planner(&self) -> Box<dyn Planner> {

@@ -201,7 +201,7 @@ fn a27_a_failure_in_a_branch_is_seen_by_what_holds_the_branch() {
     assert_eq!(run["status"], "failed");
     assert_eq!(
         (&run["tasks"]["outer"]["status"], &run["tasks"]["after"]["status"]),
-        (&json!("failed"), &json!("skipped"))
+        (&json!("template_error"), &json!("skipped"))
     );
     assert_eq!(
         statuses(&steps(&server, &run, "outer/inner")),

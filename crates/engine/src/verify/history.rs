@@ -434,6 +434,7 @@ fn check_step_event(case: &mut Case<'_>, moment: &EventInContext<'_>, name: &str
             is_ending
                 || moment.later.iter().any(|event| match event {
                     Event::RunCancelled { .. } | Event::RunTimeout {} => true,
+                    Event::RunFailed { failure, step: None } => is_limit(failure),
                     Event::Failed { step, .. } | Event::Cancelled { step } => around.contains(step),
                     _ => false,
                 })

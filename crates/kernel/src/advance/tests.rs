@@ -119,10 +119,7 @@ fn reference(raw: &path::RawPath<'_>, find: &dyn Fn(&str) -> u32, around: &str) 
             path::Ref { root, node: find(around), keys: keys(1), text, ..Default::default() }
         }
         "variables" => path::Ref { root: path::Root::Variables, keys: keys(1), text, ..Default::default() },
-        "outputs" => match names.get(1).map(|name| name.parse()) {
-            Some(Ok(node)) => path::Ref { root: path::Root::Output, node, keys: keys(2), text, ..Default::default() },
-            _ => path::Ref { root: path::Root::Outputs, keys: keys(1), text, ..Default::default() },
-        },
+        "outputs" => lists::output_path(&names, text),
         "wait" => path::Ref { root: path::Root::WaitUrl, node: find(names[1]), text, ..Default::default() },
         _ => {
             let field = path::TaskField::parse(names[2]).expect(names[2]);

@@ -13,7 +13,7 @@ mod scopes;
 mod warnings;
 
 use crate::diagnostic::Problems;
-use crate::step::group::{Order, ReadFrom};
+use crate::step::group::{ReadFrom, StepOrder};
 use crate::step::{self, Lowered, ParsedStep};
 use crate::tree::TreeNode;
 use kernel::path::{RawPath, Ref, Root};
@@ -99,9 +99,9 @@ fn all_outputs() -> Template {
 
 /// The links of a step of a list. Its predecessor must have succeeded, or may fail; the first step of the other branch of
 /// a `conditional` comes instead of a step that is skipped.
-fn links_in_order(order: Order, place: usize, needs: &[Link], nodes: &[plan::Node]) -> Vec<Link> {
+fn links_in_order(order: StepOrder, place: usize, needs: &[Link], nodes: &[plan::Node]) -> Vec<Link> {
     let on = |from: u32| match order {
-        Order::Branches(then) if place == then => Outcomes::SKIPPED,
+        StepOrder::Branches(then) if place == then => Outcomes::SKIPPED,
         _ if nodes[from as usize].allow_failure => Outcomes::ENDED,
         _ => Outcomes::OK,
     };

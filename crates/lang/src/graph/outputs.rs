@@ -7,7 +7,7 @@
 use super::scopes::Scopes;
 use crate::codes;
 use crate::diagnostic::{Draft, Problems, quoted};
-use crate::step::group::Order;
+use crate::step::group::StepOrder;
 use kernel::plan::OutputName;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -96,13 +96,14 @@ pub(super) fn common(scopes: &Scopes<'_>, one: Place, other: Place) -> Option<(u
 
 /// Whether two steps are in different branches of the same `parallel`.
 fn may_overlap(scopes: &Scopes<'_>, one: Place, other: Place) -> bool {
-    common(scopes, one, other).is_some_and(|(scope, a, b)| a != b && scopes.all[scope].order == Some(Order::Parallel))
+    common(scopes, one, other)
+        .is_some_and(|(scope, a, b)| a != b && scopes.all[scope].order == Some(StepOrder::Parallel))
 }
 
 /// Whether a step may have succeeded before another one in the same run begins.
 pub(super) fn may_precede(scopes: &Scopes<'_>, writer: Place, reader: Place) -> bool {
     let Some((scope, at, of)) = common(scopes, writer, reader) else { return false };
     let is_in_loop = || scopes.outwards(scope).any(|scope| scopes.all[scope].names.is_some());
-    let is_beside = || scopes.all[scope].order == Some(Order::Parallel) && at != of;
+    let is_beside = || scopes.all[scope].order == Some(StepOrder::Parallel) && at != of;
     scopes.all[scope].graph.is_ancestor(at, of as usize) || is_beside() || is_in_loop()
 }

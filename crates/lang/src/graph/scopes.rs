@@ -5,7 +5,7 @@ use crate::codes;
 use crate::diagnostic::{Draft, Problems, grouped, quoted};
 use crate::fields;
 use crate::step::ParsedStep;
-use crate::step::group::{LoopNames, Order};
+use crate::step::group::{LoopNames, StepOrder};
 use crate::tree::{Entry, TreeNode};
 use kernel::plan::{Form, NODES_MAX};
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ pub(super) struct StepScope<'t> {
     /// For each step, the number of the group inside of it.
     pub groups: Vec<Option<u32>>,
     /// In a step list, how its steps follow each other; a graph has `needs`.
-    pub order: Option<Order>,
+    pub order: Option<StepOrder>,
 }
 
 /// Steps that are still to be read.
@@ -41,7 +41,7 @@ struct Unread<'t> {
     tasks: &'t TreeNode,
     around: Option<(usize, usize)>,
     names: Option<LoopNames<'t>>,
-    order: Option<Order>,
+    order: Option<StepOrder>,
     depth: usize,
 }
 
@@ -50,7 +50,7 @@ impl<'t> Scopes<'t> {
     pub fn read(tasks: &'t TreeNode, form: Form, problems: &mut Problems<'_>) -> Option<Scopes<'t>> {
         let is_list = form == Form::Steps;
         let mut scopes = Scopes { all: Vec::new(), index: BTreeMap::new() };
-        let order = is_list.then_some(Order::Sequence);
+        let order = is_list.then_some(StepOrder::Sequence);
         let mut unread =
             std::collections::VecDeque::from([Unread { tasks, around: None, names: None, order, depth: 0 }]);
         while let Some(Unread { tasks, around, names, order, depth }) = unread.pop_front() {

@@ -6,7 +6,7 @@
 //!
 //! A list says the same as a graph in another spelling: [`rewrite`] changes the spelling and keeps every position, so
 //! each kind of step has one reader for all forms, and problems point at what the author wrote. What a list has instead
-//! of `needs` is its [`Order`](crate::step::group::Order); what it has instead of `if` is the step `conditional`; and it
+//! of `needs` is its [`StepOrder`](crate::step::group::StepOrder); what it has instead of `if` is the step `conditional`; and it
 //! has `outputs` and `variables`. [`settings`] reads the fields of a definition that only lists have.
 
 mod condition;

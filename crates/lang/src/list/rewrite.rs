@@ -359,5 +359,5 @@ fn flat(info: &'static KindInfo) -> Vec<&'static str> {
     };
     let inside = info.inside.map_or(&[][..], |inside| inside.known).iter().filter(|name| **name != "tasks");
     let value = Some(info.list_field).filter(|name| !name.is_empty());
-    holds.iter().chain(inside).chain(info.beside).copied().chain(value).collect()
+    value.into_iter().chain(holds.iter().chain(inside).chain(info.beside).copied()).collect()
 }

@@ -63,7 +63,7 @@ pub(super) const LOOP: Shape = Shape {
 
 /// How the steps inside of a step of a list follow each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum StepOrder {
     #[default]
     Sequence,
     Parallel,
@@ -72,11 +72,11 @@ pub(crate) enum Order {
 }
 
 /// The order that a step of a list gives to the steps inside of it.
-pub(super) fn order(own: &TreeNode) -> Order {
-    let Value::Object(entries) = &own.value else { return Order::default() };
+pub(super) fn order(own: &TreeNode) -> StepOrder {
+    let Value::Object(entries) = &own.value else { return StepOrder::default() };
     match entries.iter().find(|entry| entry.key == "then").map(|entry| &entry.value.value) {
-        Some(Value::Int(count)) => Order::Branches(*count as usize),
-        _ => Order::Sequence,
+        Some(Value::Int(count)) => StepOrder::Branches(*count as usize),
+        _ => StepOrder::Sequence,
     }
 }
 

@@ -34,7 +34,7 @@ use crate::codes;
 use crate::diagnostic::{Draft, Problems, one_of, quoted};
 use crate::fields::{self, Fields, Shape};
 use crate::tree::{Entry, TreeNode, Value};
-use group::{LoopNames, Order, ReadFrom, ReadPath};
+use group::{LoopNames, ReadFrom, ReadPath, StepOrder};
 use kernel::expr::{self, Expr};
 use kernel::path::{Problem, RawPath, Ref, Resolve};
 use kernel::plan::{Body, Guard, Retry};
@@ -303,12 +303,12 @@ impl<'t> ParsedStep<'t> {
     }
 
     /// How the steps inside of it follow each other, in a step list.
-    pub fn order(&self) -> Order {
+    pub fn order(&self) -> StepOrder {
         let own = || self.fields.as_ref()?.get(self.kind?.field);
         match self.kind.map(|info| info.kind) {
-            Some(Kind::Parallel) => Order::Parallel,
-            Some(Kind::Conditional) => own().map_or(Order::default(), group::order),
-            _ => Order::Sequence,
+            Some(Kind::Parallel) => StepOrder::Parallel,
+            Some(Kind::Conditional) => own().map_or(StepOrder::default(), group::order),
+            _ => StepOrder::Sequence,
         }
     }
 

@@ -28,6 +28,15 @@ fn list(layout: &mut Layout, writes: &[(&str, u32)], alternatives: &[(&str, &str
     }
 }
 
+/// `outputs.0.x` reads output 0, `outputs.x` all of them.
+pub fn output_path(names: &[&str], text: String) -> path::Ref {
+    let keys = |n: usize| names[n..].iter().map(|name| (*name).to_owned()).collect();
+    match names.get(1).map(|name| name.parse()) {
+        Some(Ok(node)) => path::Ref { root: path::Root::Output, node, keys: keys(2), text, ..Default::default() },
+        _ => path::Ref { root: path::Root::Outputs, keys: keys(1), text, ..Default::default() },
+    }
+}
+
 fn output(story: &Story, number: u32) -> Value {
     let body = story.run.output(number).and_then(|(_, body)| body.cloned());
     body.map_or(Value::Null, |body| body.value(&story.payloads).unwrap())
@@ -53,6 +62,15 @@ fn a27_one_branch_runs_and_the_other_is_skipped() {
     story.answers("c/x=200");
     assert_eq!(story.statuses(), "c=success z=success c/a=skipped c/b=skipped c/x=success run=completed");
     assert_eq!(story.body("z"), json!(7));
+}
+
+#[test]
+fn a27_the_result_is_that_of_the_branch_that_ran_also_with_one_step_each() {
+    let groups = &[("", "c@group"), ("c", "a@set=left if trigger.body.ok; x@set=right")];
+    for (ok, result) in [(true, "left"), (false, "right")] {
+        let lower = |layout: &mut Layout| list(layout, &[], &[("a", "x")]);
+        assert_eq!(Story::changed(groups, json!({ "ok": ok }), lower).body("c"), json!(result));
+    }
 }
 
 #[test]
