@@ -11,7 +11,7 @@ import { Sign, isTerminal, words } from "./status.js";
 
 const PAGE = 50;
 /** The kinds of steps that have others inside. */
-const HOLDERS = new Set(["group", "loop", "iteration"]);
+const HOLDERS = new Set(["group", "loop", "iteration", "conditional", "parallel"]);
 
 export function Inside({ run, under }) {
   const [{ steps, next, error }, setState] = useState({ steps: [] });

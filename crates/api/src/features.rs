@@ -41,12 +41,17 @@ pub const ALL: &[Feature] = &[
          the body of every trigger is checked against a JSON Schema, if the workflow has one; \
          versions with a history and a diff; a run keeps the version it started with",
     ),
-    works(FORMS, "concepts.md", "graphs (`tasks`), and single tasks without a definition", ""),
+    works(
+        FORMS,
+        "reference/steps.md",
+        "graphs (`tasks`), step lists (`steps`), and single tasks without a definition",
+        "",
+    ),
     works(
         STEP_KINDS,
         "reference/graph.md",
         "`http`, `task`, `sleep`, `wait_for_webhook`, `wait_for_signal`, `approval`, `pause`, `set`, `log`, `noop`, \
-         `group`, `loop`, `subworkflow`",
+         `bash`, `tool`, `agent`, `agent_message`, `group`, `loop`, `conditional`, `parallel`, `subworkflow`",
         "",
     ),
     works(
@@ -184,8 +189,8 @@ pub const ALL: &[Feature] = &[
         "tutorial, guides and reference; tests run every command in the tutorial, the guides and the README",
         "",
     ),
-    planned(FORMS, "step lists (`steps`), transitions (`transitions`), scripts (`script`)"),
-    planned(STEP_KINDS, "`wait`, `bash`, `tool`, `agent`, `agent_message`, `conditional`, `parallel`, `script`"),
+    planned(FORMS, "transitions (`transitions`), scripts (`script`)"),
+    planned(STEP_KINDS, "`script`"),
     planned(FIELDS, "`secrets`"),
     planned("Workflows", "rollback to an earlier version, proposals"),
     planned(SDKS, "TypeScript (`sdks/typescript`), Go (`sdks/go`)"),

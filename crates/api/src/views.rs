@@ -528,7 +528,7 @@ pub struct AttemptView {
 /// Why a step was skipped: its condition was false, or a step it needs did not succeed.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct SkipView {
-    /// `condition_false`, `needs_not_successful` or `unknown`.
+    /// `condition_false`, `needs_not_successful`, `other_branch` (of a `conditional`) or `unknown`.
     pub reason: Word,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub condition: Option<String>,

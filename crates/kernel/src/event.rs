@@ -218,7 +218,20 @@ choice! {
             5 => lowering: u32,
             /// The node of each step in the state, in the plan of that version.
             6 => nodes: BTreeMap<u32, u32>,
+            /// The outputs of the run that the version has, too.
+            7 => outputs: Vec<MovedOutput>,
         },
+    }
+}
+
+message! {
+    /// An output that keeps its value when a run is moved to another version.
+    pub struct MovedOutput {
+        /// Its place in the plan before, and in the plan of the version.
+        1 => from: u32,
+        2 => to: u32,
+        /// The node of the step that wrote it, in the plan of the version.
+        3 => node: u32,
     }
 }
 
@@ -235,6 +248,10 @@ message! {
         6 => errors: Option<Payload>,
         /// The caller gave this result; the step did not end so.
         7 => is_given: bool,
+        /// The outputs of the run that the step wrote last: its result.
+        8 => writes: Vec<u32>,
+        /// The outputs of the run that a step inside of it wrote last, and their values.
+        9 => outputs: BTreeMap<u32, Payload>,
     }
 }
 
@@ -493,7 +510,7 @@ words! {
         StepFailed = "step.failed",
         /// The step timed out.
         StepTimeout = "step.timeout",
-        /// The step was skipped; `data.reason` is `condition_false` or `needs_not_successful`.
+        /// The step was skipped; `data.reason` is `condition_false`, `needs_not_successful` or `other_branch`.
         StepSkipped = "step.skipped",
         /// An operator, `actor`, decided about the step: `data.verb` is `skip`, `result` or `run_now`.
         StepOverridden = "step.overridden",

@@ -4,7 +4,7 @@
 //! and which step a name means: it resolves a `RawPath` to a [`Ref`]. Plans store the `Ref`, and a run looks it up.
 
 names! {
-    /// The root of a path. Numbers 9 and up are reserved for other forms of workflow.
+    /// The root of a path. Numbers 12 and up are reserved for other forms of workflow.
     pub enum Root {
         TriggerBody = 1 "trigger.body",
         TriggerHeaders = 2 "trigger.headers",
@@ -17,6 +17,12 @@ names! {
         Index = 7 since 2 "index",
         /// The result of the iteration before.
         Last = 8 since 2 "last",
+        /// The body of the trigger, over the defaults of the definition.
+        Variables = 9 since 2 "variables",
+        /// All outputs that steps have written, by name.
+        Outputs = 10 since 2 "outputs",
+        /// One of them.
+        Output = 11 since 2 "output",
     }
 }
 
@@ -41,7 +47,8 @@ message! {
     /// A resolved path: its root exists, and its step is a node of the plan.
     pub struct Ref {
         1 => root: Root,
-        /// The node a `tasks` or `wait` path names; for `item`, `index` and `last`, the loop.
+        /// The node a `tasks` or `wait` path names; for `item`, `index` and `last`, the loop; for an
+        /// output, its place in [`Layout::outputs`](crate::plan::Layout).
         2 => node: u32,
         3 => field: TaskField,
         /// What follows the root and field, outermost first. A number indexes a list.

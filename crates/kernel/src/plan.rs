@@ -21,6 +21,7 @@ use crate::status::Outcome;
 use crate::template::{Part, Template};
 use crate::time::Span;
 use crate::wire;
+use bytes::Bytes;
 use std::borrow::Cow;
 
 /// The newest stored format this release writes and reads.
@@ -42,6 +43,22 @@ message! {
         6 => notify: Vec<Notify>,
         /// The output of a run that completes.
         7 since 2 => output: Option<Template>,
+        /// JSON: the defaults of the variables.
+        8 since 2 => variables: Bytes,
+        /// The outputs that steps write, see [`Node::writes`].
+        9 since 2 => outputs: Vec<OutputName>,
+        /// A run that would start more steps than this fails; 0 for no limit. Groups and loops do not count, and every
+        /// step of an iteration does.
+        10 since 2 => max_steps: u32,
+    }
+}
+
+message! {
+    /// A value that several steps may write; the last one to succeed decides.
+    pub struct OutputName {
+        1 => name: String,
+        /// The result of a step that is read by the id of the step: not among the outputs of the run.
+        2 => is_internal: bool,
     }
 }
 
@@ -128,6 +145,8 @@ message! {
         12 since 2 => is_not_compensatable: bool,
         /// It is undone also when it is not known whether it was done.
         13 since 2 => undo_if_unknown: bool,
+        /// The outputs that its result is written to when it succeeds.
+        14 since 2 => writes: Vec<u32>,
     }
 }
 
@@ -239,6 +258,17 @@ message! {
         3 => concurrency: u32,
         /// Its result. Without one, the result of its last nodes (M11).
         4 => output: Option<Template>,
+        5 since 2 => kind: GroupKind,
+    }
+}
+
+names! {
+    /// What the author calls a group.
+    pub enum GroupKind {
+        Group = 1 "group",
+        /// Only one of its last nodes runs: its result is that of the one that did.
+        Conditional = 2 since 2 "conditional",
+        Parallel = 3 since 2 "parallel",
     }
 }
 
@@ -295,6 +325,19 @@ message! {
         9 since 2 => of_type: Vec<Part>,
         /// The only types that it may be, if it has placeholders.
         10 since 2 => allow: Vec<String>,
+        11 since 2 => kind: TaskKind,
+    }
+}
+
+names! {
+    /// The kind of step that a task does.
+    pub enum TaskKind {
+        Task = 1 "task",
+        /// A command, which a worker in the process of the server runs.
+        Bash = 2 since 2 "bash",
+        Tool = 3 since 2 "tool",
+        Agent = 4 since 2 "agent",
+        AgentMessage = 5 since 2 "agent_message",
     }
 }
 
@@ -380,6 +423,11 @@ impl Outcomes {
             | 1 << Outcome::Skipped as u32
             | 1 << Outcome::Cancelled as u32,
     );
+    /// It did its work, or tried to.
+    pub const ENDED: Outcomes =
+        Outcomes(1 << Outcome::Ok as u32 | 1 << Outcome::Failed as u32 | 1 << Outcome::TimedOut as u32);
+    /// The other alternative: what comes instead of a skipped step.
+    pub const SKIPPED: Outcomes = Outcomes(1 << Outcome::Skipped as u32);
 
     pub fn contains(self, outcome: Outcome) -> bool {
         self.0 & 1 << outcome as u32 != 0
@@ -410,6 +458,11 @@ impl Node {
             Some(Body::Task { task }) => Some(task),
             _ => None,
         }
+    }
+
+    /// Whether it comes instead of a step that is skipped.
+    pub fn is_alternative(&self) -> bool {
+        self.links.iter().any(|link| link.on == Outcomes::SKIPPED)
     }
 
     /// The nodes inside this one: those of its group, or of one iteration of its loop.
@@ -459,9 +512,9 @@ impl Body {
             Body::Noop {} => "noop",
             Body::Sleep { .. } => "sleep",
             Body::Webhook { .. } => "wait_for_webhook",
-            Body::Group { .. } => "group",
+            Body::Group { group } => group.kind.as_str(),
             Body::Loop { .. } => "loop",
-            Body::Task { .. } => "task",
+            Body::Task { task } => task.kind.as_str(),
             Body::Child { .. } => "subworkflow",
             Body::Signal { .. } => "wait_for_signal",
             Body::Approval { .. } => "approval",
@@ -511,6 +564,10 @@ impl Plan {
         let known = layout.nodes.iter().map(|node| node.body.is_some() && !wire::Value::is_newer(node)).collect();
         let plan =
             Plan { layout, dependents, around, undoes, can_undo, known, planner: || Box::<GraphPlanner>::default() };
+        let is_output = |number: &u32| (*number as usize) < plan.layout.outputs.len();
+        if !plan.nodes().iter().all(|node| node.writes.iter().all(is_output)) {
+            return Err("a node writes an output that is not there");
+        }
         if plan.is_acyclic() { Ok(plan) } else { Err("the links form a cycle") }
     }
 
@@ -610,9 +667,11 @@ impl Plan {
         &self.layout.groups[body.group as usize].nodes
     }
 
-    /// The nodes of a group whose ends nothing waits for: without an `output`, they make its result.
+    /// The nodes of a group whose ends nothing waits for: without an `output`, they make its result. What comes instead of
+    /// a node does not wait for its end.
     pub fn last_nodes(&self, body: &GroupBody) -> impl Iterator<Item = u32> + '_ {
-        self.group(body).iter().copied().filter(|node| self.dependents(*node).is_empty())
+        let is_last = |node: &u32| self.dependents(*node).iter().all(|next| self.node_at(*next).is_alternative());
+        self.group(body).iter().copied().filter(is_last)
     }
 
     pub(crate) fn planner(&self) -> Box<dyn Planner> {

@@ -17,7 +17,7 @@ use crate::payload::Payload;
 use crate::plan::Plan;
 use crate::run::Run;
 pub(crate) use graph::GraphPlanner;
-pub use outcome::{FailedSteps, failed_steps, handled_by, lost_steps, unhandled_in_group, unhandled_steps};
+pub use outcome::{FailedSteps, failed_steps, handled_by, is_taken, lost_steps, unhandled_in_group, unhandled_steps};
 pub(crate) use outcome::{unhandled_at_end, unhandled_in};
 use std::fmt::Debug;
 
@@ -103,6 +103,10 @@ pub enum Finish {
     Failed {
         failure: Failure,
         step: Option<u32>,
+    },
+    /// Failed at once: what is at work is called off.
+    Stopped {
+        failure: Failure,
     },
     Cancelled {
         actor: String,

@@ -39,13 +39,15 @@ pub const SIGNALS_MAX: usize = 1_000;
 
 mod fold;
 mod moved;
+mod outputs;
 mod reopen;
 mod state;
 
+pub(crate) use fold::LastStep;
 pub use moved::Plans;
 pub use state::{
-    AnsweredWait, ApprovalRequest, CalledOff, ChildLink, Copied, Iteration, Iterations, LastReport, MovedTo, Pause,
-    Phase, Place, Signal, SignalKey, State, Step,
+    AnsweredWait, ApprovalRequest, CalledOff, ChildLink, Copied, Iteration, Iterations, LastReport, MovedTo, Output,
+    Pause, Phase, Place, Signal, SignalKey, State, Step,
 };
 
 names! {
@@ -385,7 +387,9 @@ impl Run {
         let mut group = None;
         let mut found = None;
         for part in key.split('/') {
-            let (name, index) = match part.strip_suffix(']').and_then(|part| part.split_once('[')) {
+            // A step list has steps that are called `step[0]`.
+            let iteration = || part.strip_suffix(']').and_then(|part| part.rsplit_once('['));
+            let (name, index) = match plan.find(part).is_none().then(iteration).flatten() {
                 Some((name, index)) => (name, Some(index.parse().ok()?)),
                 None => (part, None),
             };

@@ -67,7 +67,7 @@ pub mod tests {
                 Root::TriggerScheduledFor => None,
                 Root::Task => walk(&self.0[step][path.field.as_str()], &path.keys),
                 Root::WaitUrl => return Ok(Some(Cow::Owned(json!(format!("http://h/wh/{step}"))))),
-                Root::Item | Root::Index | Root::Last => None,
+                _ => None,
             }
             .map(Cow::Borrowed))
         }

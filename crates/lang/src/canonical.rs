@@ -4,6 +4,7 @@
 //! form that parses to the same number. So the order of keys, white space and the choice of JSON or YAML do not
 //! change the hash; everything else does.
 
+use crate::list;
 use crate::tree::{Entry, TreeNode, Value};
 use sha2::{Digest, Sha256};
 
@@ -22,12 +23,41 @@ pub(crate) fn hash(root: &TreeNode) -> [u8; 32] {
                     let public = webhook.iter().filter(|e| !crate::trigger::is_secret(&e.key));
                     write_object(out, public, |entry, out| write(&entry.value, out));
                 }
+                Value::List(_) if entry.key == "steps" => write_steps(&entry.value, "step", out),
                 _ => write(&entry.value, out),
             });
         }
         _ => write(root, &mut out),
     }
     Sha256::digest(out.as_bytes()).into()
+}
+
+/// The steps of a step list, each with its id: where it is, if the author gave it none (A6).
+fn write_steps(list: &TreeNode, path: &str, out: &mut String) {
+    let Value::List(items) = &list.value else { return write(list, out) };
+    out.push('[');
+    for (place, item) in items.iter().enumerate() {
+        if place > 0 {
+            out.push(',');
+        }
+        let path = list::path_id(path, place);
+        let Value::Object(entries) = &item.value else {
+            write(item, out);
+            continue;
+        };
+        let span = item.span.clone();
+        let id = TreeNode { span: span.clone(), value: Value::Text(path.clone()) };
+        let id = Entry { key: "id".to_owned(), key_span: span, value: id };
+        let id = list::id_of(item).is_none().then_some(&id);
+        let is_given = |entry: &&Entry| id.is_none() || entry.key != "id";
+        write_object(out, entries.iter().filter(is_given).chain(id), |entry, out| {
+            match list::BRANCHES.contains(&entry.key.as_str()) {
+                true => write_steps(&entry.value, &format!("{path}.{}", entry.key), out),
+                false => write(&entry.value, out),
+            }
+        });
+    }
+    out.push(']');
 }
 
 /// The hash that [`compile`](crate::compile) would return for a document, whether or not this release accepts the
@@ -119,6 +149,22 @@ mod tests {
 
     fn canonical(json: &str) -> String {
         canonical_json(&read(json.as_bytes(), Syntax::Json).unwrap())
+    }
+
+    #[test]
+    fn a6_the_hash_of_a_step_list_has_the_ids_of_all_steps() {
+        let hash = |json: &str| {
+            let found = crate::content_hash(&read(json.as_bytes(), Syntax::Json).unwrap());
+            found.iter().map(|byte| format!("{byte:02x}")).collect::<String>()
+        };
+        let known = "0b7ac746efed1f1f45f6a7e2ec6309d05fb41f8e5326586428fae1997bb1b5f7";
+        assert_eq!(hash(r#"{"steps":[{"id":"a","type":"bash","command":"echo hi"}]}"#), known);
+        assert_eq!(hash(r#"{"name":"w","steps":[{"command":"echo hi","type":"bash","id":"a"}],"version":"2"}"#), known);
+        let bare = r#"{"steps":[{"type":"x"},{"type":"conditional","then":[{"type":"y"},{"type":"z","id":"b"}]}]}"#;
+        let with_ids = r#"{"steps":[{"type":"x","id":"step[0]"},{"id":"step[1]","type":"conditional",
+            "then":[{"id":"step[1].then[0]","type":"y"},{"type":"z","id":"b"}]}]}"#;
+        assert_eq!(hash(bare), hash(with_ids));
+        assert_ne!(hash(bare), hash(&bare.replace("\"b\"", "\"c\"")));
     }
 
     #[test]

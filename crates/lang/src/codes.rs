@@ -64,6 +64,7 @@ codes! {
     ONE_BAD_ENDING = "one_bad_ending" "A warning: a condition looks for one of the three bad endings of a step (`failed`, `timeout`, `template_error`) and misses the others.";
     TRUE_WHEN_SKIPPED = "true_when_skipped" "A warning: a `!=` in a condition is also true when the step it reads was skipped.";
     IRREVERSIBLE_UNHANDLED = "irreversible_unhandled" "A warning: nothing handles the failure of an irreversible step that other steps are undone for.";
+    OUTPUT_WRITTEN_TWICE = "output_written_twice" "A warning: two branches of a `parallel` write the same output, so the one that ends last decides.";
     NO_STEP_KIND = "no_step_kind" "A step does not say what it does.";
     TWO_STEP_KINDS = "two_step_kinds" "A step does exactly one thing; split it in two.";
     UNSUPPORTED_STEP_KIND = "unsupported_step_kind" "This kind of step is known, but not built in this release.";
@@ -71,6 +72,8 @@ codes! {
     INVALID_URL = "invalid_url" "A url starts with http:// or https:// and has a host, without spaces.";
     USERINFO_IN_URL = "userinfo_in_url" "A url may not carry a user name or password; send an Authorization header.";
     TEMPLATE_IN_HOST = "template_in_host" "A template may only form scheme, host or port of a url when the step lists `allow_hosts`.";
+    TEMPLATE_IN_COMMAND = "template_in_command" "The text of a command is fixed: data reaches it through `env` and `stdin`.";
+    INVALID_ENV = "invalid_env" "An environment variable has no valid name, or one that changes how commands are found or run.";
     INVALID_HOST = "invalid_host" "An entry of `allow_hosts` is a host name, without scheme, port or path.";
     HOST_NOT_ALLOWED = "host_not_allowed" "The url's host is not in the step's own `allow_hosts`.";
     INVALID_HEADER = "invalid_header" "A header name is an HTTP token and its value has no line breaks.";

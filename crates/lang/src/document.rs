@@ -8,6 +8,7 @@ use crate::diagnostic::{Diagnostic, Draft, Problems, grouped, is_hostile, normal
 use crate::fields::{self, DURATION_MAX, Fields, Shape, Unit, duration};
 use crate::graph::LoweredGraph;
 use crate::input::{self, Budget, InputSchema};
+use crate::list::{self, ListSettings};
 use crate::tree::{Tree, TreeNode, Value};
 use crate::trigger::{self, Spec};
 use crate::{canonical, graph, settings};
@@ -92,6 +93,7 @@ const SHAPE: Shape = Shape {
         "output",
         "input",
     ],
+    // `list::FIELDS` are known in step lists.
     later: &[
         "priority",
         "labels",
@@ -119,8 +121,7 @@ const SHAPE: Shape = Shape {
 };
 
 /// Fields of other forms of workflow, refused as `unsupported_form`.
-pub const OTHER_FORMS: &[(&str, &str)] =
-    &[("steps", "step lists"), ("transitions", "transitions"), ("script", "scripts")];
+pub const OTHER_FORMS: &[(&str, &str)] = &[("transitions", "transitions"), ("script", "scripts")];
 
 /// Compiles a document to a plan, or returns all of its problems.
 pub fn compile(tree: &Tree) -> Result<Compiled, Vec<Diagnostic>> {
@@ -146,7 +147,7 @@ pub fn compile(tree: &Tree) -> Result<Compiled, Vec<Diagnostic>> {
 
 /// Whether a document has steps, in any form.
 pub fn has_steps(tree: &Tree) -> bool {
-    let steps = |key: &str| key == "tasks" || OTHER_FORMS.iter().any(|(field, _)| *field == key);
+    let steps = |key: &str| ["tasks", "steps"].contains(&key) || OTHER_FORMS.iter().any(|(field, _)| *field == key);
     matches!(&tree.root().value, Value::Object(entries) if entries.iter().any(|entry| steps(&entry.key)))
 }
 
@@ -184,7 +185,17 @@ struct Read {
 
 fn read(root: &TreeNode, problems: &mut Problems<'_>) -> Option<Read> {
     let fields = fields::object(root, "a definition", problems)?;
+    let is_list = fields.get("steps").is_some_and(|node| !matches!(node.value, Value::Object(_)));
     for entry in fields.unknown(&SHAPE, problems) {
+        if is_list && list::FIELDS.contains(&&*entry.name()) {
+            continue;
+        }
+        if entry.key == "steps" {
+            let message = "steps by name, with `transitions` or `after`, are not supported in this release";
+            let draft = Draft::new(codes::UNSUPPORTED_FORM, entry.key_span.clone(), message);
+            problems.push(draft.hint("write a list, `steps: [{type: …}]`, or a graph, `tasks: {name: {…}}`"));
+            continue;
+        }
         match OTHER_FORMS.iter().find(|(field, _)| *field == entry.key) {
             None => SHAPE.refuse(entry, problems),
             Some((_, form)) => {
@@ -211,22 +222,39 @@ fn read(root: &TreeNode, problems: &mut Problems<'_>) -> Option<Read> {
     let callback = settings::callback(&fields, problems);
     let (verdict, on_failure) = on_failure.unwrap_or(Some((None, None))).unzip();
     let verdict = fail_when.unwrap_or(Some(verdict.flatten().unwrap_or(Verdict::Unhandled)));
-    let graph = match fields.get("tasks") {
-        Some(tasks) => graph::lower(tasks, fields.get("output"), verdict.unwrap_or_default(), problems),
-        None => {
-            if !OTHER_FORMS.iter().any(|(field, _)| fields.get(field).is_some()) {
-                fields.require("tasks", "a definition", &root.span, problems);
+    fields.exclusive("tasks", "steps", problems);
+    let output = fields.get("output");
+    let (form, graph, own) = match (fields.get("tasks"), fields.get("steps").filter(|_| is_list)) {
+        (Some(tasks), _) => {
+            let graph = graph::lower(tasks, output, verdict.unwrap_or_default(), Form::Graph, problems);
+            (Form::Graph, graph, Some(ListSettings::default()))
+        }
+        (None, Some(steps)) => {
+            let own = list::settings(&fields, problems);
+            let rewritten = list::rewrite(steps, problems);
+            let graph = graph::lower(&rewritten, output, verdict.unwrap_or_default(), Form::Steps, problems);
+            (Form::Steps, graph, own)
+        }
+        (None, None) => {
+            let is_other = OTHER_FORMS.iter().any(|(field, _)| fields.get(field).is_some());
+            if !is_other && fields.get("steps").is_none() {
+                let message = "a definition needs a field `tasks` or `steps`";
+                problems.add(codes::MISSING_FIELD, &root.span, message);
             }
             return None;
         }
     };
     verdict?;
-    let LoweredGraph { nodes, groups, output } = graph?;
+    let LoweredGraph { nodes, groups, output, outputs } = graph?;
+    let ListSettings { variables, max_steps } = own?;
     let layout = Layout {
-        form: Form::Graph,
+        form,
         groups,
         nodes,
         output,
+        outputs,
+        variables: variables.into(),
+        max_steps,
         max_duration: max_duration?,
         concurrency: concurrency.unwrap_or(None),
         notify: on_failure?.into_iter().chain(callback?).collect(),

@@ -8,7 +8,7 @@
 //!
 //! JSON and YAML become the same `tree`, so each rule is written once and points at the right line in both.
 //! `document` reads what all forms of workflow share (name, trigger, limits). The module of the form reads the rest:
-//! `graph` for `tasks`. Another form is another module beside it, which also returns nodes or problems. A single step
+//! `graph` for `tasks`, `list` for `steps`. Another form is another module beside it, which also returns nodes or problems. A single step
 //! is the same in every form: `step` reads it. `input` reads the schema of trigger bodies. `task` defines single tasks, which have no document. `suite` reads the
 //! test files of workflows.
 //!
@@ -24,6 +24,7 @@ mod fields;
 mod graph;
 mod input;
 mod json;
+mod list;
 mod settings;
 mod spelling;
 mod step;
@@ -47,7 +48,8 @@ pub use fields::DURATION_MAX;
 pub use input::{Budget, InputProblem, InputSchema};
 pub use json::check_json;
 pub use kernel::plan::Form;
+pub use list::types as list_types;
 pub use spelling::field_name;
-pub use step::{LATER_KINDS, kinds};
+pub use step::{BASH_TYPE, LATER_KINDS, kinds};
 pub use suggest::nearest;
 pub use tree::{DEFINITION_MAX, DEPTH_MAX, Malformed, Syntax, Tree, read};

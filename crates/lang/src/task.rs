@@ -7,7 +7,7 @@
 //! Tasks with the same type and settings have the same definition and the same hash, whether a default was written out
 //! or left out. A definition writes every default out, so it does not change when a later release changes a default.
 
-pub use crate::step::task::Timeouts;
+pub use crate::step::task::{Timeouts, is_reserved_type};
 
 use crate::codes;
 use crate::diagnostic::{Diagnostic, Draft, Problems};

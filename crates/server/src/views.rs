@@ -450,6 +450,11 @@ fn duration(state: &Step) -> Option<u64> {
     measured.or_else(between).map(|span| span.millis())
 }
 
+/// Why a step was skipped because of what it needs.
+fn skip_reason(node: &Node) -> &'static str {
+    if node.is_alternative() { "other_branch" } else { "needs_not_successful" }
+}
+
 fn skip(reading: &Reading, node: &Node, because: &Because) -> SkipView {
     match because {
         Because::Condition { seen } => SkipView {
@@ -459,7 +464,7 @@ fn skip(reading: &Reading, node: &Node, because: &Because) -> SkipView {
             steps: None,
         },
         Because::Needs { steps } => SkipView {
-            reason: "needs_not_successful".into(),
+            reason: skip_reason(node).into(),
             condition: None,
             saw: None,
             steps: Some(
@@ -550,11 +555,12 @@ fn data(plan: &Plan, stored: &StoredEvent) -> Value {
             json!({ "error": failure(f), "response": r.as_ref().map(response) })
         }
         Event::TimedOut { failure: f, .. } => json!({ "error": failure(f) }),
-        Event::Skipped { because, .. } => match because {
+        Event::Skipped { step, because } => match because {
             Because::Condition { seen } => json!({ "reason": "condition_false", "saw": saw(seen) }),
             Because::Needs { steps } => {
                 let steps: Vec<Cow<'_, str>> = steps.iter().map(|step| stored.key(plan, *step)).collect();
-                json!({ "reason": "needs_not_successful", "steps": steps })
+                let reason = skip_reason(plan.node_at(stored.place(*step).node));
+                json!({ "reason": reason, "steps": steps })
             }
             Because::Operator { actor, reason } => json!({ "reason": "operator", "by": actor, "note": reason }),
             Because::Unknown { .. } => json!({}),

@@ -21,6 +21,7 @@ const BLOCKS: &[Block] = &[
     Block { page: "docs/status.md", name: "features", write: features::full },
     Block { page: "docs/reference/http-api.md", name: "events", write: events },
     Block { page: "docs/reference/http-api.md", name: "reasons", write: reasons },
+    Block { page: "docs/reference/steps.md", name: "types", write: types },
 ];
 
 pub fn run(root: &Path, check: bool) -> Result<()> {
@@ -101,6 +102,12 @@ fn events() -> String {
 fn reasons() -> String {
     let rows = kernel::Reason::ALL.iter();
     table(["reason", "meaning"], rows.map(|reason| [format!("`{}`", reason.as_str()), reason.meaning().to_owned()]))
+}
+
+/// The types of steps in step lists.
+fn types() -> String {
+    let names = |fields: Vec<&str>| fields.iter().map(|field| format!("`{field}`")).collect::<Vec<_>>().join(", ");
+    table(["type", "fields"], lang::list_types().map(|(word, fields)| [format!("`{word}`"), names(fields)]))
 }
 
 /// A Markdown table.

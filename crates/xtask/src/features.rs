@@ -53,7 +53,8 @@ mod tests {
 
     #[test]
     fn forms_that_work_are_accepted_and_planned_ones_are_refused() {
-        assert_eq!(names(FORMS, State::Works), BTreeSet::from(["tasks"]));
+        assert_eq!(names(FORMS, State::Works), BTreeSet::from(["steps", "tasks"]));
+        assert_eq!(codes("name: a\nsteps: [{type: noop}]"), BTreeSet::new());
         assert_eq!(codes("name: a\ntasks: {a: {noop: {}}}"), BTreeSet::new());
         assert_eq!(names(FORMS, State::Planned), lang::OTHER_FORMS.iter().map(|(field, _)| *field).collect());
         for form in names(FORMS, State::Planned) {

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use store::RunFilter;
 
 /// The type of the task of a stand-in.
-const STAND_IN: &str = "onward.test.child";
+const STAND_IN: &str = "onward-test.child";
 /// A stand-in that does not time out may take this long.
 const DURATION_MAX: &str = "366d";
 /// Open runs that are listed at a time.

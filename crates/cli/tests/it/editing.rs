@@ -57,7 +57,7 @@ fn r11_a_replacement_is_checked_like_a_new_workflow_and_changes_nothing_if_it_is
     for (body, status, code) in [
         (json!({ "name": "order", "tasks": { "a": { "noop": {}, "needs": ["b"] } } }), 422, "needs_unknown_step"),
         (json!({ "name": "order", "tasks": {} }), 422, ""),
-        (json!({ "name": "order", "steps": [] }), 422, "unsupported_form"),
+        (json!({ "name": "order", "steps": [] }), 422, "out_of_range"),
         (json!({ "tasks": { "a": { "noop": {} } } }), 422, "missing_field"),
         (waits("other", "two"), 409, "name_taken"),
         (json!({ "name": "other" }), 409, "name_taken"),

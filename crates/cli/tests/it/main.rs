@@ -54,6 +54,7 @@ mod schedules;
 mod security;
 mod serve;
 mod signals;
+mod step_lists;
 mod streams;
 mod task_steps;
 mod tasks;

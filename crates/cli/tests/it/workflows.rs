@@ -48,7 +48,8 @@ const BAD_STEPS: &[(&str, &str, &str, u64)] = &[
     (r#""a": {"url": ""}"#, "invalid_url", "tasks.a.url", 2),
     (r#""a": {"url": "ftp://h/"}"#, "invalid_url", "tasks.a.url", 2),
     (r#""a": {"url": "http://u:p@h/"}"#, "userinfo_in_url", "tasks.a.url", 2),
-    (r#""a": {"bash": "./bill.sh"}"#, "unsupported_step_kind", "tasks.a.bash", 2),
+    (r#""a": {"bash": "./bill.sh"}"#, "wrong_type", "tasks.a.bash", 2),
+    (r#""a": {"script": "x"}"#, "unsupported_step_kind", "tasks.a.script", 2),
     // R4, table A.1.
     (r#""a": {"sleep": -1}"#, "invalid_duration", "tasks.a.sleep", 2),
     (r#""a": {"sleep": "-5s"}"#, "invalid_duration", "tasks.a.sleep", 2),
@@ -123,7 +124,8 @@ const BAD_DEFINITIONS: &[(&str, &str, &str)] = &[
     (r#"{"name": "x", "trigger": "smoke", "tasks": {"a": {"noop": {}}}}"#, "invalid_value", "trigger"),
     (r#"{"name": "x", "slug": "A b", "tasks": {"a": {"noop": {}}}}"#, "invalid_slug", "slug"),
     (r#"{"name": "x", "taks": {}, "tasks": {"a": {"noop": {}}}}"#, "unknown_field", "taks"),
-    (r#"{"name": "x", "steps": []}"#, "unsupported_form", "steps"),
+    (r#"{"name": "x", "steps": []}"#, "out_of_range", "steps"),
+    (r#"{"name": "x", "steps": {}}"#, "unsupported_form", "steps"),
     (r#"{"name": "x", "max_duration": "400d", "tasks": {"a": {"noop": {}}}}"#, "out_of_range", "max_duration"),
 ];
 

@@ -371,6 +371,11 @@ impl Case<'_> {
                     let summary = format!("`{key}` was skipped: `{text}` is false, because {}", values.join(" and "));
                     (Reason::SkippedByCondition, summary)
                 }
+                Some(Because::Needs { steps }) if node.is_alternative() => {
+                    add(json!({ "needs": self.statuses(steps) }));
+                    let summary = format!("`{key}` was skipped: the other branch of its `conditional` was taken");
+                    (Reason::SkippedByCondition, summary)
+                }
                 Some(Because::Needs { steps }) => {
                     let words: Vec<String> =
                         steps.iter().map(|s| format!("`{}` is {}", self.key(*s), self.status(*s))).collect();

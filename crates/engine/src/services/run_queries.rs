@@ -345,6 +345,7 @@ fn stored_payloads(run: &Run) -> impl Iterator<Item = u32> {
         .chain(steps)
         .chain(items)
         .chain(errors)
+        .chain(run.state.outputs.values().filter_map(|output| output.body.as_ref()))
         .chain(&run.state.output)
         .filter_map(|p: &Payload| p.stored)
         .collect::<Vec<_>>()

@@ -91,6 +91,7 @@ impl ClaimIndex {
             by_type.get(&(key.0, Arc::from(prefix))).and_then(oldest)
         };
         let exact = self.exact.get(key).and_then(oldest);
-        exact.or_else(|| self.prefixes.iter().find_map(of_prefix))
+        let is_open = !lang::task::is_reserved_type(&key.1);
+        exact.or_else(|| is_open.then(|| self.prefixes.iter().find_map(of_prefix)).flatten())
     }
 }

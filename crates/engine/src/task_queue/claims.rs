@@ -25,10 +25,11 @@ impl Pattern {
         }
     }
 
+    /// A wildcard never stands for the types of the engine: their workers name them.
     pub fn matches(&self, name: &str) -> bool {
         match self {
             Pattern::Exact(exact) => **exact == *name,
-            Pattern::Prefix(prefix) => name.starts_with(&**prefix),
+            Pattern::Prefix(prefix) => name.starts_with(&**prefix) && !lang::task::is_reserved_type(name),
         }
     }
 
@@ -38,15 +39,20 @@ impl Pattern {
         type_queues: &'a BTreeMap<TypeKey, TypeQueue>,
         org: OrgId,
     ) -> impl Iterator<Item = (&'a TypeKey, &'a TypeQueue)> {
-        let from = match self {
-            Pattern::Exact(name) | Pattern::Prefix(name) => name.clone(),
+        let (from, is_prefix) = match self {
+            Pattern::Exact(name) => (name.clone(), false),
+            Pattern::Prefix(prefix) => (prefix.clone(), true),
         };
+        let start = from.clone();
+        // A reserved type in the range of a prefix is passed over, and does not end it.
+        let is_in_range = move |name: &str| if is_prefix { name.starts_with(&*start) } else { *name == *start };
         let range = type_queues.range::<TypeKey, _>((Bound::Included((org, from)), Bound::Unbounded));
-        range.take_while(move |((of, name), _)| {
+        let range = range.take_while(move |((of, name), _)| {
             #[cfg(test)]
             super::LOOKED_AT.set(super::LOOKED_AT.get() + 1);
-            *of == org && self.matches(name)
-        })
+            *of == org && is_in_range(name)
+        });
+        range.filter(|((_, name), _)| self.matches(name))
     }
 }
 

@@ -6,7 +6,7 @@
 
 use super::Code;
 use super::run::{Case, context};
-use kernel::advance::{ParsedBodies, View, unhandled_in_group};
+use kernel::advance::{ParsedBodies, View, is_taken, unhandled_in_group};
 use kernel::event::{Because, Failure, Override, Queue, StepPlace};
 use kernel::payload::Payloads;
 use kernel::plan::{Body, Guard, Join, Link, Node, OnError};
@@ -84,9 +84,13 @@ pub(super) fn check_event(case: &mut Case<'_>, moment: &EventInContext<'_>) -> R
             has_undone_all(moment)
         }
         Event::Created { .. } | Event::RunCancelled { .. } | Event::Unknown { .. } => true,
+        Event::RunFailed { failure, step: None } if is_limit(failure) => has_reached_limit(moment),
         Event::RunCompleted {} | Event::RunFinished { .. } | Event::RunFailed { .. } => {
             check_end(case, moment)?;
             true
+        }
+        Event::RunCompensating { end } if end.failure.as_ref().is_some_and(is_limit) => {
+            has_reached_limit(moment) && !is_undoing(run)
         }
         Event::RunCompensating { end } => {
             match end.status {
@@ -140,6 +144,17 @@ fn may_go_on(moment: &EventInContext<'_>, steps: &[u32], around: &[u32]) -> bool
         && all.iter().all(|step| is_there(step) && run.parent(*step).is_none_or(|parent| around.contains(&parent)))
         && around.iter().all(|step| run.node(moment.plan, *step).inner().is_some())
         && steps.iter().all(|step| run.iteration(*step).is_none())
+}
+
+/// Whether a run failed because it would have begun too many steps.
+fn is_limit(failure: &Failure) -> bool {
+    failure.code.starts_with("max_steps_exceeded:")
+}
+
+/// A24: such a run has begun as many steps as it may.
+fn has_reached_limit(moment: &EventInContext<'_>) -> bool {
+    let limit = moment.plan.layout().max_steps;
+    limit > 0 && moment.run.state.begun >= limit
 }
 
 fn is_undoing(run: &Run) -> bool {
@@ -455,6 +470,7 @@ fn check_step_event(case: &mut Case<'_>, moment: &EventInContext<'_>, name: &str
             is_ending
                 || moment.later.iter().any(|event| match event {
                     Event::RunCancelled { .. } | Event::RunTimeout {} => true,
+                    Event::RunFailed { failure, step: None } => is_limit(failure),
                     Event::Failed { step, .. } | Event::Cancelled { step } | Event::Overridden { step, .. } => {
                         around.contains(step)
                     }
@@ -549,8 +565,7 @@ fn check_decision(case: &mut Case<'_>, moment: &EventInContext<'_>, step: u32) -
     let EventInContext { plan, run, event, at, .. } = moment;
     let node = run.node(plan, step);
     let outcome = |link: &Link| run.step(run.step_in(run.parent(step), link.from)?).outcome();
-    let is_taken = |link: &Link| outcome(link).is_some_and(|outcome| link.on.contains(outcome));
-    let is_early = node.join == Join::Any && node.links.iter().any(is_taken);
+    let is_early = node.join == Join::Any && node.links.iter().any(|link| is_taken(run, run.parent(step), link));
     if let Some(link) = node.links.iter().find(|link| outcome(link).is_none() && !is_early) {
         let parent = &plan.node_at(link.from).key;
         case.say_step(Code::StartedTooSoon, step, format!("`{parent}` had not ended"));
@@ -589,7 +604,7 @@ fn decide(case: &Case<'_>, moment: &EventInContext<'_>, step: u32) -> Result<Ste
     let mut has_taken = false;
     for link in &node.links {
         let Some(from) = run.step_in(run.parent(step), link.from) else { continue };
-        let is_taken = run.step(from).outcome().is_some_and(|outcome| link.on.contains(outcome));
+        let is_taken = is_taken(run, run.parent(step), link);
         has_taken |= is_taken;
         if !is_taken && !dead.contains(&from) {
             dead.push(from);

@@ -210,12 +210,12 @@ fn notifications(case: &mut Case<'_>, folded: &Folded) -> Result<(), Error> {
 }
 
 fn payloads(case: &mut Case<'_>, folded: &Folded) {
-    let rows: BTreeMap<u32, u64> = case.stored.payloads.iter().copied().collect();
-    // A group that passes on the result of its last step refers to the same payload.
-    let named: BTreeMap<u32, u64> = folded.payloads.iter().copied().collect();
-    for (number, length) in &folded.payloads {
-        match rows.get(number) {
-            Some(stored) if stored == length => {}
+    let mut rows: BTreeMap<u32, u64> = case.stored.payloads.iter().copied().collect();
+    // A group or an iteration passes on the result of its last step: two events refer to the same payload.
+    let recorded: BTreeSet<(u32, u64)> = folded.payloads.iter().copied().collect();
+    for (number, length) in &recorded {
+        match rows.remove(number) {
+            Some(stored) if stored == *length => {}
             Some(stored) => {
                 let message = format!("payload {number} has {stored} bytes, {length} were recorded");
                 case.say(Code::PayloadMissing, message);
@@ -223,7 +223,7 @@ fn payloads(case: &mut Case<'_>, folded: &Folded) {
             None => case.say(Code::PayloadMissing, format!("payload {number} of {length} bytes is missing")),
         }
     }
-    for number in rows.keys().filter(|number| !named.contains_key(number)) {
+    for number in rows.into_keys() {
         case.say(Code::PayloadStray, format!("no event refers to payload {number}"));
     }
 }

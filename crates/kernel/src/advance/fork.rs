@@ -41,11 +41,25 @@ pub fn fork(plan: &Plan, run: &Run, from: u32, given: &BTreeMap<u32, Payload>) -
     for step in run.roots() {
         let outcome = run.step(step).outcome();
         if let Some(body) = given.get(&step) {
-            found.copied.push((run.node_number(step), given_result(body.clone())));
+            let writes = run.node(plan, step).writes.clone();
+            found.copied.push((run.node_number(step), CopiedStep { writes, ..given_result(body.clone()) }));
         } else if outcome.is_none() || again.contains(&step) {
             found.would_run.push(step);
         } else {
             found.copied.push((run.node_number(step), as_it_ended(plan, run, step)));
+        }
+    }
+    // A given result is later than any other.
+    let given: BTreeSet<u32> = given.keys().flat_map(|step| run.node(plan, *step).writes.clone()).collect();
+    for (number, output) in run.state.outputs.iter().filter(|(number, _)| !given.contains(number)) {
+        let root = std::iter::successors(Some(output.node), |node| plan.around(*node)).last();
+        let Some((_, ended)) = found.copied.iter_mut().find(|(copied, _)| Some(*copied) == root) else { continue };
+        let is_own_result = output.body.is_none() && run.parent(output.step).is_none();
+        match run.output(*number) {
+            Some((_, body)) if !is_own_result => {
+                ended.outputs.insert(*number, body.cloned().unwrap_or_else(|| Payload::json("null")));
+            }
+            _ => ended.writes.push(*number),
         }
     }
     let has_succeeded = |step: u32| run.step(step).outcome() == Some(Outcome::Ok);
@@ -89,12 +103,14 @@ fn given_result(body: Payload) -> CopiedStep {
 impl CopiedStep {
     pub fn payloads(&self) -> impl Iterator<Item = &Payload> {
         let body = self.response.as_ref().and_then(|response| response.body.as_ref());
-        body.into_iter().chain(self.callback.as_ref().map(|callback| &callback.body)).chain(&self.errors)
+        let callback = self.callback.as_ref().map(|callback| &callback.body);
+        body.into_iter().chain(callback).chain(&self.errors).chain(self.outputs.values())
     }
 
     pub fn payloads_mut(&mut self) -> impl Iterator<Item = &mut Payload> {
         let body = self.response.as_mut().and_then(|response| response.body.as_mut());
-        body.into_iter().chain(self.callback.as_mut().map(|callback| &mut callback.body)).chain(&mut self.errors)
+        let callback = self.callback.as_mut().map(|callback| &mut callback.body);
+        body.into_iter().chain(callback).chain(&mut self.errors).chain(self.outputs.values_mut())
     }
 }
 

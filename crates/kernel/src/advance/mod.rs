@@ -25,7 +25,9 @@ mod waits;
 #[cfg(test)]
 mod tests;
 
-pub use crate::planner::{FailedSteps, failed_steps, handled_by, lost_steps, unhandled_in_group, unhandled_steps};
+pub use crate::planner::{
+    FailedSteps, failed_steps, handled_by, is_taken, lost_steps, unhandled_in_group, unhandled_steps,
+};
 pub use children::{CALL_DEPTH_MAX, OutgoingRow};
 pub use concurrency_and_notifications::{NotificationNumber, concurrency_group, notifications};
 pub use fork::{Fork, fork};

@@ -6,9 +6,9 @@
 //! follows is decided in the next advance, with the new plan.
 
 use super::{Advance, AdvanceState, Answer, Context, Effect};
-use crate::event::Event;
+use crate::event::{Event, MovedOutput};
 use crate::plan::Plan;
-use crate::run::{Phase, Place, Run, Step};
+use crate::run::{Output, Phase, Place, Run, Step};
 use crate::status::RunStatus;
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -107,11 +107,12 @@ pub(super) fn relocate(plan: &Plan, run: &mut Run, order: &MoveOrder, context: &
     }
     let node_of = |step: u32| Some((step, counterpart(plan, new, run.node_number(step))?));
     let nodes: BTreeMap<u32, u32> = run.steps().filter_map(|(step, _)| node_of(step)).collect();
+    let outputs = moved_outputs(plan, run, new);
     let dequeued: Vec<Effect> = run.ready_tasks(plan).map(|task| Effect::Dequeue { task }).collect();
     let MoveOrder { version, hash, lowering, actor, reason, .. } = order.clone();
     let mut state = AdvanceState::new(new, run, context);
     state.out.effects.extend(dequeued);
-    state.emit(Event::Moved { actor, reason, version, hash, lowering, nodes });
+    state.emit(Event::Moved { actor, reason, version, hash, lowering, nodes, outputs });
     state.open_new_steps();
     if state.run.status() == RunStatus::Waiting {
         // It may have something to do now. A run that runs is found after a crash.
@@ -121,6 +122,22 @@ pub(super) fn relocate(plan: &Plan, run: &mut Run, order: &MoveOrder, context: &
     state.out.effects.extend(tasks);
     state.out.answers.push(Answer::Applied);
     state.done()
+}
+
+/// Where the outputs of the run are in another plan. One whose step is not there belongs to what was around it.
+fn moved_outputs(plan: &Plan, run: &Run, new: &Plan) -> Vec<MovedOutput> {
+    let place = |from: u32| {
+        let name = &plan.layout().outputs.get(from as usize)?.name;
+        new.layout().outputs.iter().position(|output| output.name == *name)
+    };
+    let node_of = |node: u32| {
+        std::iter::successors(Some(node), |node| plan.around(*node)).find_map(|node| counterpart(plan, new, node))
+    };
+    let moved = |(from, output): (&u32, &Output)| {
+        let (to, node) = (place(*from)? as u32, node_of(output.node)?);
+        Some(MovedOutput { from: *from, to, node, ..Default::default() })
+    };
+    run.state.outputs.iter().filter_map(moved).collect()
 }
 
 impl AdvanceState<'_> {

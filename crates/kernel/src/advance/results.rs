@@ -31,6 +31,8 @@ pub(super) struct NextAttempt {
     pub retry_after: Option<Span>,
     /// The worker was silent until its lease ended: the next attempt starts without a delay.
     pub died: bool,
+    /// It does not count against the retry policy: the server has stopped, and not the work itself.
+    pub is_free: bool,
     pub digest: u64,
 }
 
@@ -143,14 +145,18 @@ impl AdvanceState<'_> {
 
     /// Schedules another charged attempt, if the policy has one left.
     pub(super) fn retry(&mut self, step: u32, failure: Failure, again: NextAttempt) -> bool {
-        let NextAttempt { status_code, retry_after, died, digest } = again;
+        let NextAttempt { status_code, retry_after, died, is_free, digest } = again;
         let policy = &self.run.node(self.plan, step).retry;
         let state = self.run.step(step);
         let seed = retry::seed(&self.context.run.0, step, state.attempt);
-        let Some(delay) = retry::delay(policy, state.charged, retry_after, seed) else { return false };
+        let delay = match is_free && !policy.never {
+            true => Some(Span::default()),
+            false => retry::delay(policy, state.charged, retry_after, seed),
+        };
+        let Some(delay) = delay else { return false };
         let delay = if died { Span::default() } else { delay };
         let (attempt, next) = (state.attempt, self.context.now.after(delay));
-        self.emit(Event::Retrying { step, attempt, next, failure, charged: true, status_code, died, digest });
+        self.emit(Event::Retrying { step, attempt, next, failure, charged: !is_free, status_code, died, digest });
         true
     }
 

@@ -152,6 +152,10 @@ impl AdvanceState<'_> {
                 let (status, failure) = (RunStatus::Failed, Some(failure));
                 self.end_run(EndAfterUndo { status, failure, step, ..Default::default() });
             }
+            Finish::Stopped { failure } => {
+                let (status, failure) = (RunStatus::Failed, Some(failure));
+                self.stop_and_end(EndAfterUndo { status, failure, ..Default::default() }, false);
+            }
             Finish::Cancelled { actor, reason } => {
                 let status = RunStatus::Cancelled;
                 self.end_run(EndAfterUndo { status, actor, reason, ..Default::default() });

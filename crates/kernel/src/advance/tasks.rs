@@ -16,7 +16,7 @@ use super::{AdvanceState, Answer, Assignment, Effect, Offer, OfferedTask, TaskRe
 use crate::event::{Event, Failure, LogLine};
 use crate::expr::{self, Seen};
 use crate::payload::Payload;
-use crate::plan::TaskBody;
+use crate::plan::{TaskBody, TaskKind};
 use crate::planted_bugs::{self, Bug};
 use crate::run::Phase;
 use crate::status::StepStatus;
@@ -256,8 +256,8 @@ impl AdvanceState<'_> {
         }
     }
 
-    /// A worker was silent until its lease ended. The attempt is charged, and after [`DEATHS_MAX`] such attempts
-    /// the step fails.
+    /// A worker was silent until its lease ended. The attempt is charged, unless the worker was part of a server, and
+    /// after [`DEATHS_MAX`] such attempts the step fails.
     pub(super) fn lease_lost(&mut self, step: u32, is_current: bool) -> Answer {
         if !is_current || self.run.is_terminal() {
             return Answer::Stale;
@@ -266,7 +266,8 @@ impl AdvanceState<'_> {
         let (attempt, deaths) = (state.attempt, state.deaths + 1);
         let policy = &self.run.node(self.plan, step).retry;
         let failure = Failure::new("lease_lost", "its worker was silent until the lease ended");
-        let again = NextAttempt { died: true, ..Default::default() };
+        let is_free = self.run.node(self.plan, step).task().is_some_and(|task| task.kind == TaskKind::Bash);
+        let again = NextAttempt { died: true, is_free, ..Default::default() };
         let failure = match (policy.never, deaths >= DEATHS_MAX) {
             (true, _) => {
                 let message = "its worker was silent until the lease ended, and it may be tried only once";

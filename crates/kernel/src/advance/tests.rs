@@ -6,6 +6,7 @@ mod children;
 mod fork;
 mod holding;
 mod host_backoff;
+mod lists;
 mod nesting;
 mod overrides;
 mod past;

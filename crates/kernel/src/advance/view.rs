@@ -54,6 +54,8 @@ struct Parsed {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum BodyOwner {
     Trigger,
+    /// The defaults of the variables.
+    Defaults,
     Step(u32),
     /// What failed inside of a step that a fork did not run.
     CopiedErrors(u32),
@@ -103,6 +105,9 @@ impl Scope for View<'_> {
             Root::Index => self.iteration_of(path.node).map(|(_, index)| json!(index)),
             Root::Item => self.item(path)?,
             Root::Last => self.last_result(path)?,
+            Root::Variables => self.variables(path)?,
+            Root::Outputs => walk(&self.outputs()?, &path.keys).cloned(),
+            Root::Output => self.output(path.node, &path.keys)?,
         };
         Ok(value.map(Cow::Owned))
     }
@@ -131,7 +136,14 @@ impl Scope for TriggerScope<'_> {
             }
             Root::TriggerHeaders => header(&self.origin.headers, &path.keys),
             Root::TriggerScheduledFor => fire_time(self.origin),
-            Root::WaitUrl | Root::Task | Root::Item | Root::Index | Root::Last => None,
+            Root::WaitUrl
+            | Root::Task
+            | Root::Item
+            | Root::Index
+            | Root::Last
+            | Root::Variables
+            | Root::Outputs
+            | Root::Output => None,
         };
         Ok(value.map(Cow::Owned))
     }
@@ -187,6 +199,44 @@ impl<'a> View<'a> {
         let Some((first, page)) = iterations.pages.range(..=index).next_back() else { return Ok(None) };
         let list = self.parsed(BodyOwner::Page(of, *first), page)?;
         Ok(list.get((index - first) as usize).and_then(|item| walk(item, &path.keys)).cloned())
+    }
+
+    /// What the trigger sent, over the defaults: the fields of its body replace those of the same name.
+    fn variables(&self, path: &Ref) -> Result<Option<Value>, Unresolved> {
+        let body = self.parsed(BodyOwner::Trigger, &self.run.state.origin.body)?;
+        let json = || serde_json::from_slice(&self.plan.layout().variables).unwrap_or(Value::Null);
+        let defaults = self.parsed.get_or_parse(BodyOwner::Defaults, 0, || Ok(json())).map_err(Unresolved::Stored)?;
+        let [name, keys @ ..] = path.keys.as_slice() else {
+            let mut all = defaults.as_object().cloned().unwrap_or_default();
+            all.extend(body.as_object().cloned().unwrap_or_default());
+            return Ok(Some(Value::Object(all)));
+        };
+        let given = body.as_object().and_then(|body| body.get(name)).or_else(|| defaults.get(name));
+        Ok(given.and_then(|value| walk(value, keys)).cloned())
+    }
+
+    /// What was written last under a name.
+    fn output(&self, number: u32, keys: &[String]) -> Result<Option<Value>, Unresolved> {
+        match self.run.output(number) {
+            None => Ok(None),
+            Some((_, None)) => Ok(walk(&Value::Null, keys).cloned()),
+            Some((_, Some(body))) if body.truncated => {
+                let step = self.plan.layout().outputs.get(number as usize).map_or("", |output| output.name.as_str());
+                Err(Unresolved::Truncated { step: step.to_owned(), keys: keys.join(".") })
+            }
+            Some((step, Some(body))) => self.read(BodyOwner::Step(step), body, keys),
+        }
+    }
+
+    fn outputs(&self) -> Result<Value, Unresolved> {
+        let mut all = Map::new();
+        for (output, number) in self.plan.layout().outputs.iter().zip(0u32..).filter(|(output, _)| !output.is_internal)
+        {
+            if let Some(value) = self.output(number, &[])? {
+                all.insert(output.name.clone(), value);
+            }
+        }
+        Ok(Value::Object(all))
     }
 
     /// The result of the iteration before; null at first.

@@ -10,9 +10,9 @@ use crate::advance::{APPROVAL_DENIED, APPROVAL_TIMEOUT, STATE_MAX, Stop, View, i
 use crate::event::{Because, Failure};
 use crate::expr::{self, Seen};
 use crate::payload::Payload;
-use crate::plan::{GroupBody, Guard, Join, Node, OnError, Plan, Repeat, distinct_parents};
+use crate::plan::{GroupBody, Guard, Join, Link, Node, OnError, Plan, Repeat, distinct_parents};
 use crate::planted_bugs::{self, Bug};
-use crate::run::{Phase, Run, STEPS_MAX};
+use crate::run::{LastStep, Phase, Run, STEPS_MAX};
 use crate::status::{Outcome, StepStatus};
 use crate::template;
 use std::collections::{BTreeMap, BTreeSet};
@@ -235,7 +235,7 @@ impl GraphPlanner {
     /// Counts what the links of a step wait for, and notes the step if it can be decided.
     fn watch(&mut self, plan: &Plan, run: &Run, step: u32) {
         let (node, group) = (run.node(plan, step), run.parent(step));
-        let from = |link: &crate::plan::Link| run.step_in(group, link.from).map(|from| run.step(from));
+        let from = |link: &Link| run.step_in(group, link.from).map(|from| run.step(from));
         let left = match node.join {
             Join::All => {
                 let mut settled: Vec<u32> = node
@@ -327,7 +327,7 @@ impl GraphPlanner {
         let outcome = |from: u32| run.step_in(group, from).and_then(|from| run.step(from).outcome());
         let mut dead: Vec<u32> = Vec::new();
         for link in &node.links {
-            let is_taken = outcome(link.from).is_some_and(|o| link.on.contains(o));
+            let is_taken = outcome::is_taken(run, group, link);
             let is_buggy = planted_bugs::is(Bug::CascadeIgnoresIf) && outcome(link.from) != Some(Outcome::Ok);
             if (!is_taken || is_buggy) && !dead.contains(&link.from) {
                 dead.push(link.from);
@@ -347,12 +347,25 @@ impl GraphPlanner {
             _ => Ok(true),
         };
         match condition {
+            Ok(true) if self.exceeds_limit(plan, run, node) => {
+                self.has_ended = true;
+                let limit = plan.layout().max_steps;
+                let message = format!("`{}` would be step {} of this run", node.key, limit + 1);
+                let failure = Failure::new(&format!("max_steps_exceeded:{limit}"), message);
+                Next::Move(Move::Finish(Finish::Stopped { failure }))
+            }
             Ok(true) => Next::Move(Move::Start { target: StartTarget::Opened(step), seen }),
             Ok(false) => {
                 Next::Move(Move::Settle { step, settlement: Settlement::Skipped(Because::Condition { seen }) })
             }
             Err(stop) => self.stop(step, stop, seen),
         }
+    }
+
+    /// Whether the run has begun as many steps as it may, and this would be another one.
+    fn exceeds_limit(&self, plan: &Plan, run: &Run, node: &Node) -> bool {
+        let limit = plan.layout().max_steps;
+        limit > 0 && run.state.begun >= limit && node.inner().is_none()
     }
 
     /// What follows for a group, loop or iteration at work.
@@ -501,7 +514,7 @@ impl GraphPlanner {
 }
 
 /// What a first-join still waits for: nothing once a link is taken or all are decided.
-fn any_left(node: &Node, outcome: impl Fn(&crate::plan::Link) -> Option<Outcome>) -> usize {
+fn any_left(node: &Node, outcome: impl Fn(&Link) -> Option<Outcome>) -> usize {
     let outcomes = || node.links.iter().map(|link| (link, outcome(link)));
     let is_taken = outcomes().any(|(link, outcome)| outcome.is_some_and(|outcome| link.on.contains(outcome)));
     if is_taken { 0 } else { outcomes().filter(|(_, outcome)| outcome.is_none()).count() }
@@ -553,13 +566,12 @@ fn result_of_group(view: &View<'_>, step: u32, group: &GroupBody) -> Result<Opti
         let value = template::render(output, &view.inside(step))?;
         return view.checked(Payload::json(value.to_string())).map(Some);
     }
-    let last: Vec<u32> = view.plan.last_nodes(group).collect();
-    if let [only] = last.as_slice() {
-        return Ok(view.run.step_in(Some(step), *only).and_then(|only| view.run.step(only).body().cloned()));
+    if let LastStep::Only(only) = view.run.last_step(view.plan, step) {
+        return Ok(only.and_then(|only| view.run.step(only).body().cloned()));
     }
     let mut missing = Vec::new();
     let mut text = String::from("{");
-    for node in last {
+    for node in view.plan.last_nodes(group) {
         let of = view.run.step_in(Some(step), node).map(|step| view.run.step(step));
         if text.len() > 1 {
             text.push(',');

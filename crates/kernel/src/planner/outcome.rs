@@ -7,10 +7,18 @@
 
 use crate::advance::is_denial;
 use crate::event::{Because, Failure};
-use crate::plan::{Join, Node, OnError, Plan, Verdict};
+use crate::plan::{Join, Link, Node, OnError, Outcomes, Plan, Verdict};
 use crate::run::{Run, Step};
 use crate::status::Outcome;
 use std::collections::BTreeSet;
+
+/// Whether the end of a step leads on to the step with this link. An alternative does not begin because an operator
+/// skipped the step that it is the alternative of: then neither runs.
+pub fn is_taken(run: &Run, group: Option<u32>, link: &Link) -> bool {
+    let Some(from) = run.step_in(group, link.from).map(|from| run.step(from)) else { return false };
+    let by_hand = || matches!(from.because.as_deref(), Some(Because::Operator { .. }));
+    from.outcome().is_some_and(|outcome| link.on.contains(outcome)) && !(link.on == Outcomes::SKIPPED && by_hand())
+}
 
 /// The step that makes the run fail, and the failure of the run; `None` for a run that completes.
 pub(super) fn verdict(plan: &Plan, run: &Run) -> Option<(u32, Failure)> {
@@ -233,7 +241,7 @@ fn unhandled_among(plan: &Plan, run: &Run, group: Option<u32>, pending: PendingS
 /// Whether a step that runs handles the failures of what it needs: it has a condition, it needs only one of several
 /// steps, or it is what comes after a failure.
 fn handles_failures(node: &Node) -> bool {
-    let is_error_route = |link: &crate::plan::Link| link.on.contains(Outcome::Failed) && !link.on.contains(Outcome::Ok);
+    let is_error_route = |link: &Link| link.on.contains(Outcome::Failed) && !link.on.contains(Outcome::Ok);
     node.guard.is_some() || node.join == Join::Any || node.links.iter().any(is_error_route)
 }
 

@@ -7,7 +7,7 @@ use super::{
 use crate::event::{Callback, CopiedStep, Event, Failure, Origin, Override, Response};
 use crate::expr::Seen;
 use crate::payload::Payload;
-use crate::plan::{Body, Node, OnError, Plan};
+use crate::plan::{Body, GroupKind, Node, OnError, Plan};
 use crate::planner::{self, Planner};
 use crate::planted_bugs::{self, Bug};
 use crate::status::{Outcome, RunStatus, StepStatus};
@@ -20,6 +20,13 @@ const SIGNAL_KEY_BYTES: u64 = 64;
 const EXECUTOR_LIMIT: Span = Span::from_secs(10);
 /// The most reports of workers, and the most answers to waits, that are remembered of steps that have left the state.
 const REPORTS_MAX: usize = 1_000;
+
+/// Which of the last steps of a group makes its result, see [`Run::last_step`].
+pub(crate) enum LastStep {
+    /// This one; `None` if it did not run.
+    Only(Option<u32>),
+    Several,
+}
 
 impl Run {
     /// Applies one event. This is the only way the state changes. An event of a later release is refused, not
@@ -194,8 +201,9 @@ impl Run {
                 self.tell(|planner, _| planner.ended());
             }
             Event::RunRetried { steps, around, expires_at, .. } => self.reopen(plan, steps, around, *expires_at)?,
-            Event::Moved { version, hash, lowering, nodes, .. } => {
+            Event::Moved { version, hash, lowering, nodes, outputs, .. } => {
                 self.move_to(plan, (*version, hash, *lowering), nodes)?;
+                self.move_outputs(outputs);
             }
             Event::Copied { step, ended } => self.copy(plan, *step, ended, at),
             Event::Opened { step, node, parent, index } => self.open(plan, *step, *node, *parent, *index, at)?,
@@ -312,16 +320,17 @@ impl Run {
 
     /// A copied step is never undone by this run: it is not noted as what can be.
     fn copy(&mut self, plan: &Plan, step: u32, ended: &CopiedStep, at: Timestamp) {
-        let CopiedStep { status, response, callback, failure, because, errors, is_given, .. } = ended;
+        let CopiedStep { status, response, callback, failure, because, errors, is_given, writes, outputs, .. } = ended;
         self.set_response(step, response.as_ref());
         callback.iter().for_each(|callback| self.keep_callback(step, callback));
-        errors.iter().for_each(|errors| self.count_payload(errors));
+        errors.iter().chain(outputs.values()).for_each(|payload| self.count_payload(payload));
         let copied = Copied { errors: errors.clone(), is_given: *is_given, ..Default::default() };
         let state = self.step_mut(step);
         state.failure = failure.clone().map(Box::new);
         state.because = because.clone().map(Box::new);
         state.copied = Some(Box::new(copied));
         self.finish_step(plan, step, *status, at);
+        self.copy_outputs(step, writes, outputs);
     }
 
     fn open_wait(
@@ -475,11 +484,23 @@ impl Run {
 
     /// Whether a group passes on the body of its only last step: the payload exists once, and counts once.
     fn is_result_of_last_step(&self, plan: &Plan, step: u32, response: &Response) -> bool {
-        let (Some(group), Some(body)) = (self.group_body(plan, step), &response.body) else { return false };
-        let mut last = plan.last_nodes(group);
-        let only = last.next().filter(|_| last.next().is_none());
-        let of = only.and_then(|node| self.step_in(Some(step), node));
-        of.is_some_and(|of| self.step(of).body() == Some(body))
+        let Some(body) = &response.body else { return false };
+        let LastStep::Only(Some(of)) = self.last_step(plan, step) else { return false };
+        self.step(of).body() == Some(body)
+    }
+
+    /// The step whose result is that of a group or an iteration.
+    pub(crate) fn last_step(&self, plan: &Plan, step: u32) -> LastStep {
+        let Some(group) = self.group_body(plan, step) else { return LastStep::Only(None) };
+        let mut last = plan.last_nodes(group).map(|node| self.step_in(Some(step), node));
+        if group.kind == GroupKind::Conditional {
+            let has_run = |of: &u32| self.step(*of).outcome() != Some(Outcome::Skipped);
+            return LastStep::Only(last.flatten().find(has_run));
+        }
+        match (last.next(), last.next()) {
+            (only, None) => LastStep::Only(only.flatten()),
+            _ => LastStep::Several,
+        }
     }
 
     /// Settles a step. What is open inside of it is cancelled with it.
@@ -490,6 +511,7 @@ impl Run {
             }
         }
         self.finish_step(plan, step, status, at);
+        self.write_outputs(plan, step);
         let has_failed = matches!(status.outcome(), Some(Outcome::Failed | Outcome::TimedOut));
         let is_unknown = || {
             let failure = self.step(step).failure.as_deref();
@@ -575,6 +597,7 @@ impl Run {
     /// Removes a step that has settled from the state.
     pub(super) fn forget_step(&mut self, plan: &Plan, step: u32) {
         let Some(place) = self.step(step).place.clone() else { return };
+        self.keep_outputs(plan, step);
         if let Some(answered) = self.answered_wait(plan, step) {
             self.state.answered.insert(step, answered);
             if self.state.answered.len() > REPORTS_MAX {
@@ -678,11 +701,23 @@ impl Run {
         if let Some((name, wait)) = signal_wait {
             index.signal_waits.entry(name.to_owned()).or_default().insert(wait);
         }
+        if matches!(old, Phase::Pending {}) {
+            self.count_begun(plan, step);
+        }
         if has_settled {
             self.index.undoing.take_if(|undo| *undo == step);
             self.tell(|planner, run| planner.settled(plan, run, step));
         } else if matches!(old, Phase::Pending {}) {
             self.tell(|planner, run| planner.begun(plan, run, step));
+        }
+    }
+
+    /// Counts the steps that have begun, if the plan limits them.
+    fn count_begun(&mut self, plan: &Plan, step: u32) {
+        let has_begun = !matches!(self.step(step).outcome(), Some(Outcome::Skipped | Outcome::Cancelled));
+        let is_counted = || self.node(plan, step).inner().is_none() && self.undoes(plan, step).is_none();
+        if plan.layout().max_steps > 0 && has_begun && is_counted() {
+            self.state.begun += 1;
         }
     }
 

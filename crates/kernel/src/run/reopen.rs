@@ -28,6 +28,8 @@ impl Run {
         }
         self.state.retries += 1;
         self.state.retried = self.state.seq;
+        self.forget_outputs(plan, steps);
+        self.state.begun = 0;
         for step in steps {
             self.reopen_step(plan, *step);
         }

@@ -63,8 +63,12 @@ message! {
         27 since 2 => retried: u64,
         /// What ended waits that have left the state, by step.
         28 since 2 => answered: BTreeMap<u32, AnsweredWait>,
+        /// The outputs that steps have written, by their place in [`Layout::outputs`](crate::plan::Layout).
+        29 since 2 => outputs: BTreeMap<u32, Output>,
+        /// How many steps have begun since the run began or was retried. Only of plans that limit it.
+        30 since 2 => begun: u32,
         /// The versions that it went on with after the one that it was created with, in order.
-        29 since 2 => moves: Vec<MovedTo>,
+        31 since 2 => moves: Vec<MovedTo>,
     }
 }
 
@@ -76,6 +80,17 @@ message! {
         2 => version: u32,
         3 => hash: Bytes,
         4 => lowering: u32,
+    }
+}
+
+message! {
+    /// The step that wrote an output last.
+    pub struct Output {
+        1 => step: u32,
+        /// Its result, once the step has left the state: until then, the step has it.
+        2 => body: Option<Payload>,
+        /// The node of the step.
+        3 => node: u32,
     }
 }
 

@@ -7,20 +7,20 @@ use crate::{check, every_event, given, golden, pair, seen, unhex};
 use bytes::Bytes;
 use kernel::advance::{Admission, ApprovalDecision, IncomingSignal, StepOverride};
 use kernel::event::{
-    Because, Callback, CopiedStep, EndAfterUndo, Event, Failure, ForkPoint, Origin, Override, Parent, Record, Response,
-    StepPlace, TriggerKind,
+    Because, Callback, CopiedStep, EndAfterUndo, Event, Failure, ForkPoint, MovedOutput, Origin, Override, Parent,
+    Record, Response, StepPlace, TriggerKind,
 };
 use kernel::expr::Expr;
 use kernel::inbox::{self, AnswerKind, ChildOutcome, StartChild, StoredAnswer, StoredInput};
 use kernel::message;
 use kernel::path::{Ref, Root, TaskField};
 use kernel::plan::{
-    ApprovalBody, Body, ChildBody, Decision, Form, Group, GroupBody, Guard, Join, Layout, Link, Node, OnError,
-    OnParentClose, Outcomes, Repeat, Retry, TaskBody, Verdict,
+    ApprovalBody, Body, ChildBody, Decision, Form, Group, GroupBody, GroupKind, Guard, Join, Layout, Link, Node,
+    OnError, OnParentClose, Outcomes, OutputName, Repeat, Retry, TaskBody, TaskKind, Verdict,
 };
 use kernel::run::{
-    AnsweredWait, ApprovalRequest, CalledOff, ChildLink, Copied, Iteration, Iterations, LastReport, MovedTo, Phase,
-    Place, Signal, SignalKey, State, Step,
+    AnsweredWait, ApprovalRequest, CalledOff, ChildLink, Copied, Iteration, Iterations, LastReport, MovedTo, Output,
+    Phase, Place, Signal, SignalKey, State, Step,
 };
 use kernel::template::{Part, Template, TemplateEntry};
 use kernel::wire::{self, Message, Raw, Reader};
@@ -168,6 +168,7 @@ fn events() -> Vec<Event> {
             hash: Bytes::from_static(&[0xef; 32]),
             lowering: 4,
             nodes: [(0, 2), (12, 5)].into(),
+            outputs: vec![moved_output()],
         },
     ]
 }
@@ -186,8 +187,14 @@ fn copied_step() -> CopiedStep {
         because: Some(Because::Needs { steps: vec![1] }),
         errors: Some(Payload::json(r#"[{"step":"pay"}]"#)),
         is_given: true,
+        writes: vec![2],
+        outputs: [(1, Payload::json("7"))].into(),
         ..Default::default()
     }
+}
+
+fn moved_output() -> MovedOutput {
+    MovedOutput { from: 1, to: 2, node: 5, ..Default::default() }
 }
 
 fn fork_point() -> ForkPoint {
@@ -253,6 +260,7 @@ fn m3_i41_records_of_format_2_are_read() {
     assert_every_field("EndAfterUndo", &[end()]);
     assert_every_field("CopiedStep", &[copied_step()]);
     assert_every_field("ForkPoint", &[fork_point()]);
+    assert_every_field("MovedOutput", &[moved_output()]);
     assert_eq!(Record::open(&bytes), Ok(record));
 }
 
@@ -346,11 +354,17 @@ fn state() -> State {
         compensating: Some(Box::new(end())),
         called_off: [(300, called_off())].into(),
         answered: [(7, answered())].into(),
+        outputs: [(1, output())].into(),
+        begun: 9,
         retries: 2,
         retried: 70,
         moves: vec![moved_to()],
         ..Default::default()
     }
+}
+
+fn output() -> Output {
+    Output { step: 12, body: Some(Payload::json("9")), node: 4, ..Default::default() }
 }
 
 fn answered() -> AnsweredWait {
@@ -399,6 +413,7 @@ fn m3_i41_snapshots_of_format_2_are_read() {
     assert_every_field("MovedTo", &state.moves);
     assert_every_field("Copied", &inner.iter().filter_map(|s| s.copied.as_deref().cloned()).collect::<Vec<_>>());
     assert_every_field("AnsweredWait", &[answered()]);
+    assert_every_field("Output", &[output()]);
     assert_every_field("Signal", &state.signals);
     assert_every_field("SignalKey", &state.signal_keys);
     assert_every_field("LastReport", &state.reports.values().cloned().collect::<Vec<_>>());
@@ -417,6 +432,11 @@ fn text(text: &str) -> Vec<Part> {
 
 fn whole(path: Ref) -> Option<Template> {
     Some(Template::Value { path })
+}
+
+fn outputs() -> Vec<OutputName> {
+    let output = |name: &str, is_internal| OutputName { name: name.into(), is_internal, ..Default::default() };
+    vec![output("total", false), output("call", true)]
 }
 
 /// A group, a loop over a list inside it, a loop with a condition, and a step of each kind that format 2 added.
@@ -445,6 +465,7 @@ fn layout() -> Layout {
             on_error: OnError::Continue,
             concurrency: 4,
             output: Some(outcome),
+            kind: GroupKind::Conditional,
             ..Default::default()
         },
         items: Some(Expr::Path { path: given("rows") }),
@@ -473,6 +494,7 @@ fn layout() -> Layout {
         name: String::new(),
         of_type: placeholder("type"),
         allow: vec!["mail.de".into(), "mail.fr".into()],
+        kind: TaskKind::Tool,
         ..Default::default()
     };
     let approval = ApprovalBody {
@@ -505,6 +527,7 @@ fn layout() -> Layout {
     };
     let mut nodes: Vec<Node> = bodies.map(node).into();
     nodes[8].undo = Some(9);
+    nodes[8].writes = vec![1];
     (nodes[8].is_irreversible, nodes[8].is_not_compensatable, nodes[8].undo_if_unknown) = (true, true, true);
     nodes.push(node((3, kernel::run::UNDO_NAME, Body::Noop {})));
     nodes[8].join = Join::Any;
@@ -519,6 +542,9 @@ fn layout() -> Layout {
         nodes,
         max_duration: Span::from_days(30),
         output: Some(Template::literal(&serde_json::json!({ "paid": true }))),
+        variables: Bytes::from_static(br#"{"region":"eu"}"#),
+        outputs: outputs(),
+        max_steps: 50,
         ..Default::default()
     }
 }
@@ -534,6 +560,7 @@ fn m3_i41_plans_of_format_2_are_read() {
     let earlier = Plan::decode(&unhex(&std::fs::read_to_string(golden("plan-0.2.hex")).unwrap())).unwrap();
     assert_every_field("Layout", &[earlier.layout().clone(), layout.clone()]);
     assert_every_field("Node", &layout.nodes);
+    assert_every_field("OutputName", &layout.outputs);
     let bodies: Vec<Body> = layout.nodes.iter().filter_map(|node| node.body.clone()).collect();
     // http, log, noop, sleep and wait_for_webhook are of format 1.
     assert_every_variant("Body", &bodies, &[1, 2, 4, 5, 6]);
@@ -658,6 +685,11 @@ fn m3_i41_inbox_rows_of_format_2_are_read() {
 #[test]
 fn m3_every_root_and_field_of_a_path_has_its_number() {
     let roots: Vec<(u32, &str)> = Root::ALL.iter().map(|root| (*root as u32, root.as_str())).collect();
-    assert_eq!(roots[5..], [(6, "item"), (7, "index"), (8, "last")]);
+    let added = [(6, "item"), (7, "index"), (8, "last"), (9, "variables"), (10, "outputs"), (11, "output")];
+    assert_eq!(roots[5..], added);
+    let kinds: Vec<(u32, &str)> = TaskKind::ALL.iter().map(|kind| (*kind as u32, kind.as_str())).collect();
+    assert_eq!(kinds, [(1, "task"), (2, "bash"), (3, "tool"), (4, "agent"), (5, "agent_message")]);
+    let kinds: Vec<(u32, &str)> = GroupKind::ALL.iter().map(|kind| (*kind as u32, kind.as_str())).collect();
+    assert_eq!(kinds, [(1, "group"), (2, "conditional"), (3, "parallel")]);
     assert_eq!((TaskField::Errors as u32, Join::Any as u32, TriggerKind::Subworkflow as u32), (8, 2, 5));
 }

@@ -134,7 +134,9 @@ fn fields_are_checked_one_by_one() {
         ("on_failure: lenient", "invalid_value"),
         ("cron: '* * * * *'", "field_not_for_trigger"),
         ("priority: 5", "unsupported_setting"),
-        ("steps: []", "unsupported_form"),
+        ("steps: []", "exclusive_fields"),
+        ("steps: {}", "exclusive_fields"),
+        ("variables: {}", "unsupported_setting"),
         ("script: x", "unsupported_form"),
         ("nmae: x", "unknown_field"),
     ] {
@@ -148,11 +150,11 @@ fn fields_are_checked_one_by_one() {
 
 #[test]
 fn other_forms_are_refused() {
-    for form in ["steps: [{type: log}]", "steps: {a: {task: x}}\ntransitions: []", "script: 'x'"] {
+    for form in ["steps: {a: {task: x}}\ntransitions: []", "script: 'x'"] {
         let found = compiled(&format!("name: x\n{form}")).unwrap_err();
         assert!(found.lines().all(|l| l.contains(" unsupported_form ")), "{found}");
     }
-    assert_eq!(compiled("name: x").unwrap_err(), "1:1 missing_field: a definition needs a field `tasks`");
+    assert_eq!(compiled("name: x").unwrap_err(), "1:1 missing_field: a definition needs a field `tasks` or `steps`");
     for source in ["[]", "1", "x", "null"] {
         assert!(compiled(source).unwrap_err().contains("wrong_type: a definition must be an object"));
     }

@@ -9,6 +9,7 @@ use crate::codes;
 use crate::diagnostic::{Draft, Problems, grouped, quoted};
 use crate::fields;
 use crate::step::ParsedStep;
+use crate::step::group::StepOrder;
 use crate::tree::{TreeNode, Value};
 use std::collections::BTreeMap;
 
@@ -55,6 +56,22 @@ impl Graph {
                 break;
             }
         }
+        let mut graph = Graph { needs, ancestors: Vec::new(), uncertain };
+        graph.find_ancestors(steps, problems);
+        graph
+    }
+
+    /// The steps of a list: what comes before a step is what it needs.
+    pub fn in_order(steps: &[ParsedStep<'_>], order: StepOrder, problems: &mut Problems<'_>) -> Graph {
+        let before = |step: usize| match order {
+            StepOrder::Parallel => None,
+            // The first step of the other branch comes instead of the first one of this branch.
+            StepOrder::Branches(then) if step == then => (then > 0).then_some(0),
+            StepOrder::Sequence | StepOrder::Branches(_) => step.checked_sub(1),
+        };
+        let needs =
+            |step: usize| Needs { of: before(step).map(|step| step as u32).into_iter().collect(), is_any: false };
+        let (needs, uncertain) = ((0..steps.len()).map(needs).collect(), vec![false; steps.len()]);
         let mut graph = Graph { needs, ancestors: Vec::new(), uncertain };
         graph.find_ancestors(steps, problems);
         graph

@@ -3,6 +3,7 @@
 //! A result can only be read where it is certain to exist, so in `tasks.x` the step `x` must be an ancestor. A callback
 //! url exists from the start of the run (R32), so in `wait.x.url` the step `x` must only be a `wait_for_webhook` step.
 
+use super::outputs::{Outputs, may_precede};
 use super::scopes::Scopes;
 use crate::codes;
 use crate::diagnostic::{one_of, quoted};
@@ -16,8 +17,12 @@ use std::cell::Cell;
 const SUGGESTED_MAX: u32 = 50;
 const ROOTS: &[&str] = &["trigger", "tasks", "wait"];
 
+const ROOTS_OF_LISTS: &[&str] = &["trigger", "variables", "outputs", "tasks", "wait"];
+
 pub(super) struct Paths<'a, 't> {
     scopes: &'a Scopes<'t>,
+    /// Of a step list.
+    outputs: Option<&'a Outputs<'t>>,
     suggested: Cell<u32>,
 }
 
@@ -34,8 +39,12 @@ struct PathReader {
 }
 
 impl<'a, 't> Paths<'a, 't> {
-    pub fn new(scopes: &'a Scopes<'t>) -> Self {
-        Paths { scopes, suggested: Cell::new(0) }
+    pub fn new(scopes: &'a Scopes<'t>, outputs: Option<&'a Outputs<'t>>) -> Self {
+        Paths { scopes, outputs, suggested: Cell::new(0) }
+    }
+
+    fn roots(&self) -> &'static [&'static str] {
+        if self.outputs.is_some() { ROOTS_OF_LISTS } else { ROOTS }
     }
 
     /// Resolves a path of a step: its scope, and its place there.
@@ -64,6 +73,10 @@ impl<'a, 't> Paths<'a, 't> {
             "trigger" => trigger(raw, rest),
             "tasks" => self.task(reader, raw, rest),
             "wait" => self.wait(reader, raw, rest),
+            "variables" if self.outputs.is_some() => {
+                Ok(Ref { root: Root::Variables, keys: names(rest), ..Default::default() })
+            }
+            "outputs" if self.outputs.is_some() => self.output(reader, raw, rest),
             "secrets" => {
                 let problem = at(root, codes::UNSUPPORTED_SETTING, "`secrets` is not supported in this release");
                 Err(problem.hint("send the value with the trigger"))
@@ -73,9 +86,12 @@ impl<'a, 't> Paths<'a, 't> {
                 let of_loops = self.loops(reader).filter_map(|(names, _)| names.item);
                 let hint = match name {
                     "item" | "index" | "last" => Some(format!("`{name}` has a meaning only inside of a loop")),
-                    _ => suggest::hint(name, ROOTS.iter().copied().chain(of_loops)),
+                    "variables" | "outputs" => Some(format!("only step lists have `{name}`")),
+                    _ => suggest::hint(name, self.roots().iter().copied().chain(of_loops)),
                 };
-                Err(problem.hint(hint.unwrap_or_else(|| format!("a path begins with {}", one_of(ROOTS)))))
+                let of_list = || self.of_list(name);
+                let hint = hint.or_else(of_list);
+                Err(problem.hint(hint.unwrap_or_else(|| format!("a path begins with {}", one_of(self.roots())))))
             }),
         }?;
         Ok(Ref { text: raw.text.to_owned(), ..found })
@@ -140,7 +156,10 @@ impl<'a, 't> Paths<'a, 't> {
             return Err(too_long(key, &field.name));
         }
         if known == TaskField::Errors
-            && !matches!(self.parsed(found).kind.map(|info| info.kind), Some(Kind::Group | Kind::Loop) | None)
+            && !matches!(
+                self.parsed(found).kind.map(|info| info.kind),
+                Some(Kind::Group | Kind::Loop | Kind::Conditional | Kind::Parallel) | None
+            )
         {
             let message = format!("{} is no group and no loop", quoted(&step.name));
             return Err(at(field, codes::UNKNOWN_TASK_FIELD, message).hint("read `error`"));
@@ -180,6 +199,71 @@ impl<'a, 't> Paths<'a, 't> {
         Err(problem.hint(format!("read `tasks.{group}.body`, the result of {}", quoted(group))))
     }
 
+    /// A name that a step list has without the root before it.
+    fn of_list(&self, name: &str) -> Option<String> {
+        let is_output = self.outputs?.writers(name).is_some() || self.scopes.index.contains_key(name);
+        Some(format!("write `{}.{name}`", if is_output { "outputs" } else { "variables" }))
+    }
+
+    /// `outputs.<name>`, where the name is an `outputVariable` or the id of a step.
+    fn output(&self, reader: PathReader, raw: &RawPath<'_>, rest: &[Segment]) -> Result<Ref, Problem> {
+        let Some(outputs) = self.outputs else { return Err(incomplete(raw, "outputs.total")) };
+        let Some((segment, keys)) = rest.split_first() else {
+            return Ok(Ref { root: Root::Outputs, ..Default::default() });
+        };
+        let name = segment.name.as_str();
+        let step = self.scopes.index.get_key_value(name).map(|(name, place)| (*name, *place));
+        let one = |node| Ref { root: Root::Output, node, keys: names(keys), ..Default::default() };
+        let variable = outputs.variables().find(|variable| *variable == name);
+        if let Some((variable, writers)) = variable.and_then(|name| Some((name, outputs.writers(name)?))) {
+            let by_id = step.map(|(_, place)| place);
+            let is_written = writers.iter().chain(by_id.as_ref()).any(|writer| self.may_read(reader, *writer));
+            return match is_written {
+                true => Ok(one(outputs.number(variable, false))),
+                false => Err(self.too_early(raw, name, writers[0])),
+            };
+        }
+        let Some((id, place)) = step else {
+            let message = format!("no step writes `outputs.{}`", segment.name);
+            let problem = at(segment, codes::UNKNOWN_STEP, message);
+            let known = outputs.variables().chain(self.scopes.index.keys().copied());
+            return Err(Problem { hint: suggest::hint(name, known), ..problem });
+        };
+        if self.check_scope(reader, raw, segment, place).is_ok() {
+            let node = self.scopes.all[place.0].first + place.1;
+            return Ok(Ref { root: Root::Task, node, field: TaskField::Body, keys: names(keys), ..Default::default() });
+        }
+        match self.may_read(reader, place) {
+            true => Ok(one(outputs.number(id, true))),
+            false => Err(self.too_early(raw, name, place)),
+        }
+    }
+
+    /// Whether a step may have written its result before a reader reads it.
+    fn may_read(&self, reader: PathReader, writer: (usize, u32)) -> bool {
+        match (reader.step, reader.repeats) {
+            // The condition of a loop is read after each iteration, too.
+            (_, Some((scope, place))) if self.is_inside(writer.0, (scope, place)) => true,
+            (Some(step), _) => may_precede(self.scopes, writer, (reader.scope, step as u32)),
+            (None, _) => match self.scopes.all[reader.scope].around {
+                _ if self.scopes.outwards(writer.0).any(|scope| scope == reader.scope) => true,
+                Some((scope, place)) => may_precede(self.scopes, writer, (scope, place as u32)),
+                None => true,
+            },
+        }
+    }
+
+    /// Whether a scope is inside of a step.
+    fn is_inside(&self, scope: usize, step: (usize, usize)) -> bool {
+        self.scopes.inside(step).is_some_and(|inside| self.scopes.outwards(scope).any(|outer| outer == inside))
+    }
+
+    fn too_early(&self, raw: &RawPath<'_>, name: &str, (scope, place): (usize, u32)) -> Problem {
+        let step = self.scopes.all[scope].steps[place as usize].name;
+        let message = format!("`outputs.{name}` is written by {}, which ends only after this is read", quoted(step));
+        Problem::new(codes::NOT_AN_ANCESTOR, message, raw.at, raw.text.len()).hint("move that step before this one")
+    }
+
     /// `reads` is the reader, or the step of an outer group that the reader is inside of.
     fn not_an_ancestor(&self, reader: PathReader, reads: (usize, usize), raw: &RawPath<'_>, step: &Segment) -> Problem {
         let name = self.scopes.all[reads.0].steps[reads.1].name;
@@ -190,6 +274,10 @@ impl<'a, 't> Paths<'a, 't> {
                 problem(format!("{} reads its own result, which does not exist before it ends", quoted(name)))
             }
             (true, true) => problem(format!("{} has no result before the steps inside of it end", quoted(name))),
+            _ if self.outputs.is_some() => {
+                let message = format!("{} reads `tasks.{}`, which does not come before it", quoted(name), step.name);
+                problem(message).hint("move that step before this one")
+            }
             _ => {
                 let message = format!("{} reads `tasks.{}`, but does not need it", quoted(name), step.name);
                 problem(message).hint(format!("add {} to the `needs` of {}", quoted(&step.name), quoted(name)))

@@ -5,9 +5,9 @@ use crate::codes;
 use crate::diagnostic::{Draft, Problems, grouped, quoted};
 use crate::fields;
 use crate::step::ParsedStep;
-use crate::step::group::LoopNames;
-use crate::tree::TreeNode;
-use kernel::plan::NODES_MAX;
+use crate::step::group::{LoopNames, StepOrder};
+use crate::tree::{Entry, TreeNode};
+use kernel::plan::{Form, NODES_MAX};
 use std::collections::BTreeMap;
 
 /// How deep groups may be nested (M5).
@@ -32,6 +32,8 @@ pub(super) struct StepScope<'t> {
     pub names: Option<LoopNames<'t>>,
     /// For each step, the number of the group inside of it.
     pub groups: Vec<Option<u32>>,
+    /// In a step list, how its steps follow each other; a graph has `needs`.
+    pub order: Option<StepOrder>,
 }
 
 /// Steps that are still to be read.
@@ -39,17 +41,22 @@ struct Unread<'t> {
     tasks: &'t TreeNode,
     around: Option<(usize, usize)>,
     names: Option<LoopNames<'t>>,
+    order: Option<StepOrder>,
     depth: usize,
 }
 
 impl<'t> Scopes<'t> {
     /// `None` when a limit is exceeded.
-    pub fn read(tasks: &'t TreeNode, problems: &mut Problems<'_>) -> Option<Scopes<'t>> {
+    pub fn read(tasks: &'t TreeNode, form: Form, problems: &mut Problems<'_>) -> Option<Scopes<'t>> {
+        let is_list = form == Form::Steps;
         let mut scopes = Scopes { all: Vec::new(), index: BTreeMap::new() };
-        let mut unread = std::collections::VecDeque::from([Unread { tasks, around: None, names: None, depth: 0 }]);
-        while let Some(Unread { tasks, around, names, depth }) = unread.pop_front() {
+        let order = is_list.then_some(StepOrder::Sequence);
+        let mut unread =
+            std::collections::VecDeque::from([Unread { tasks, around: None, names: None, order, depth: 0 }]);
+        while let Some(Unread { tasks, around, names, order, depth }) = unread.pop_front() {
             let fields = fields::object(tasks, "tasks", problems).unwrap_or_default();
-            if fields.len() == 0 && matches!(tasks.value, crate::tree::Value::Object(_)) {
+            // A list without steps has been reported.
+            if fields.len() == 0 && !is_list && matches!(tasks.value, crate::tree::Value::Object(_)) {
                 problems.add(codes::OUT_OF_RANGE, &tasks.span, "`tasks` needs at least one step");
             }
             let (first, number) = (scopes.count(), scopes.all.len());
@@ -64,7 +71,11 @@ impl<'t> Scopes<'t> {
                 problems.add(codes::LIMIT_EXCEEDED, &tasks.span, message);
                 return None;
             }
-            let steps: Vec<ParsedStep<'t>> = fields.iter().map(|entry| ParsedStep::new(entry, problems)).collect();
+            let read = |entry: &'t Entry, problems: &mut Problems<'_>| match is_list {
+                true => ParsedStep::of_list(entry, problems),
+                false => ParsedStep::new(entry, problems),
+            };
+            let steps: Vec<ParsedStep<'t>> = fields.iter().map(|entry| read(entry, problems)).collect();
             let mut groups = Vec::with_capacity(steps.len());
             for (place, step) in steps.iter().enumerate() {
                 if scopes.index.insert(step.name, (number, place as u32)).is_some() {
@@ -75,14 +86,19 @@ impl<'t> Scopes<'t> {
                 let inside = step.inside();
                 groups.push(inside.map(|_| (number + unread.len() + 1) as u32));
                 if let Some((tasks, names)) = inside {
-                    unread.push_back(Unread { tasks, around: Some((number, place)), names, depth: depth + 1 });
+                    let (around, order) = (Some((number, place)), is_list.then(|| step.order()));
+                    unread.push_back(Unread { tasks, around, names, order, depth: depth + 1 });
                 }
             }
             let graph = Graph::default();
-            scopes.all.push(StepScope { steps, graph, first: first as u32, around, names, groups });
+            scopes.all.push(StepScope { steps, graph, first: first as u32, around, names, groups, order });
         }
         for number in 0..scopes.all.len() {
-            let graph = Graph::read(&scopes.all[number].steps, &scopes, number, problems);
+            let steps = &scopes.all[number].steps;
+            let graph = match scopes.all[number].order {
+                Some(order) => Graph::in_order(steps, order, problems),
+                None => Graph::read(steps, &scopes, number, problems),
+            };
             scopes.all[number].graph = graph;
         }
         Some(scopes)

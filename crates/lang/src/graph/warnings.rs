@@ -3,23 +3,23 @@
 
 use crate::codes;
 use crate::diagnostic::{Draft, Problems, quoted};
-use crate::step::{Kind, ParsedStep};
+use crate::step::{Kind, ParsedStep, WITH_ATTEMPTS};
 use kernel::expr::{Expr, Op};
 use kernel::path::{Ref, Root, TaskField};
-use kernel::plan::{Join, Node};
+use kernel::plan::{Form, Join, Node};
 use std::collections::BTreeMap;
 
 const BAD_ENDINGS: [&str; 3] = ["failed", "timeout", "template_error"];
 
-pub(super) fn check(steps: &[&ParsedStep<'_>], nodes: &[Node], problems: &mut Problems<'_>) {
-    check_irreversible(steps, nodes, problems);
+pub(super) fn check(steps: &[&ParsedStep<'_>], nodes: &[Node], form: Form, problems: &mut Problems<'_>) {
+    check_irreversible(steps, nodes, form, problems);
     for (step, node) in steps.iter().zip(nodes) {
         let Some(expr) = node.guard.as_ref().and_then(|guard| guard.expr.as_ref()) else { continue };
         let Some(place) = step.fields.as_ref().and_then(|fields| fields.get("if")) else { continue };
         let mut found = ConditionReads::default();
         found.read(expr);
         for (of, endings) in &found.endings {
-            let can_end_badly = matches!(steps[*of as usize].kind.map(|info| info.kind), Some(Kind::Http | Kind::Task));
+            let can_end_badly = steps[*of as usize].kind.is_some_and(|info| WITH_ATTEMPTS.contains(&info.kind));
             if let (true, Some(missed)) = (can_end_badly, missed(endings)) {
                 let name = steps[*of as usize].name;
                 let message = format!("this condition does not see when {} ends as {missed}", quoted(name));
@@ -40,14 +40,15 @@ pub(super) fn check(steps: &[&ParsedStep<'_>], nodes: &[Node], problems: &mut Pr
 
 /// When an irreversible step fails, it may be unknown whether it did its work. If nothing handles that, the steps before it
 /// are undone, although it may have happened.
-fn check_irreversible(steps: &[&ParsedStep<'_>], nodes: &[Node], problems: &mut Problems<'_>) {
+fn check_irreversible(steps: &[&ParsedStep<'_>], nodes: &[Node], form: Form, problems: &mut Problems<'_>) {
     let is_handled = |of: u32| {
         let needs = |node: &Node| node.links.iter().any(|link| link.from == of);
         nodes.iter().any(|node| needs(node) && (node.guard.is_some() || node.join == Join::Any))
     };
     let is_undone = |node: &Node| node.undo.is_some();
     for ((step, node), number) in steps.iter().zip(nodes).zip(0u32..) {
-        let can_fail = matches!(step.kind.map(|info| info.kind), Some(Kind::Http | Kind::Task | Kind::Subworkflow));
+        let is_child = |kind: Kind| kind == Kind::Subworkflow;
+        let can_fail = step.kind.is_some_and(|info| WITH_ATTEMPTS.contains(&info.kind) || is_child(info.kind));
         if !node.is_irreversible
             || !can_fail
             || node.allow_failure
@@ -59,7 +60,10 @@ fn check_irreversible(steps: &[&ParsedStep<'_>], nodes: &[Node], problems: &mut 
         let Some(place) = step.fields.as_ref().and_then(|fields| fields.entry("irreversible")) else { continue };
         let name = quoted(&node.key);
         let message = format!("when {name} fails, other steps are undone, although {name} may have done its work");
-        let hint = format!("add a step with `needs: [{0}]` and `if: \"tasks.{0}.failed\"` that handles it", node.key);
+        let hint = match form {
+            Form::Steps => "give it `allow_failure: true`, and look at how it ended in a `conditional`".to_owned(),
+            _ => format!("add a step with `needs: [{0}]` and `if: \"tasks.{0}.failed\"` that handles it", node.key),
+        };
         problems.warn(Draft::new(codes::IRREVERSIBLE_UNHANDLED, place.key_span.clone(), message).hint(hint));
     }
 }

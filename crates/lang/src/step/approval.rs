@@ -157,7 +157,7 @@ mod tests {
         check(
             "s: {approval: {prompt: 'Charge?'}, approvers: [ada], retries: 2}",
             "unknown_field tasks.s.approvers: there is no field `approvers` beside `approval` (write it inside of `approval`)
-             field_not_for_kind tasks.s.retries: `retries` belongs to http, task and subworkflow steps, `s` is an approval step",
+             field_not_for_kind tasks.s.retries: `retries` belongs to http, task, bash, tool, agent, agent_message and subworkflow steps, `s` is an approval step",
         );
     }
 

@@ -1,4 +1,5 @@
 //! Steps that hold other steps: `group` runs them once, `loop` once for each item of a list or while a condition holds.
+//! In step lists there are also `parallel` and `conditional`, which are groups, too.
 
 use super::templates;
 use super::{StepFields, expression};
@@ -7,7 +8,7 @@ use crate::diagnostic::{Draft, Problems, one_of, quoted};
 use crate::fields::{self, Fields, Shape};
 use crate::tree::{TreeNode, Value};
 use kernel::path::{Problem, RawPath, Ref};
-use kernel::plan::{Body, GroupBody, Guard, OnError, Repeat};
+use kernel::plan::{Body, GroupBody, GroupKind, Guard, OnError, Repeat};
 
 /// The most iterations of a loop (M5).
 const ITERATIONS_MAX: i64 = 10_000;
@@ -39,6 +40,10 @@ pub(crate) struct LoopNames<'t> {
 }
 
 pub(super) const GROUP: Shape = Shape::only(&["tasks", "on_error", "concurrency", "output"]);
+/// The steps of `tasks` do not depend on each other.
+pub(super) const PARALLEL: Shape = GROUP;
+/// The first `then` steps of `tasks` are one branch, the others are the other one.
+pub(super) const CONDITIONAL: Shape = Shape::only(&["tasks", "then", "on_error"]);
 pub(super) const LOOP: Shape = Shape {
     known: &["items", "while", "as", "concurrency", "max_iterations", "on_error", "tasks", "output"],
     later: &[],
@@ -56,7 +61,26 @@ pub(super) const LOOP: Shape = Shape {
     ],
 };
 
-/// The steps inside of a `group` or a `loop`, and the names that a loop has for its items.
+/// How the steps inside of a step of a list follow each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum StepOrder {
+    #[default]
+    Sequence,
+    Parallel,
+    /// Two sequences of which one runs: this many steps are the first.
+    Branches(usize),
+}
+
+/// The order that a step of a list gives to the steps inside of it.
+pub(super) fn order(own: &TreeNode) -> StepOrder {
+    let Value::Object(entries) = &own.value else { return StepOrder::default() };
+    match entries.iter().find(|entry| entry.key == "then").map(|entry| &entry.value.value) {
+        Some(Value::Int(count)) => StepOrder::Branches(*count as usize),
+        _ => StepOrder::Sequence,
+    }
+}
+
+/// The steps inside of a step, and the names that a loop has for its items.
 pub(super) fn inside<'t>(own: &'t TreeNode, is_loop: bool) -> Option<(&'t TreeNode, Option<LoopNames<'t>>)> {
     let Value::Object(entries) = &own.value else { return None };
     let find = |name: &str| entries.iter().find(|entry| entry.name() == name).map(|entry| &entry.value);
@@ -70,9 +94,25 @@ pub(super) fn inside<'t>(own: &'t TreeNode, is_loop: bool) -> Option<(&'t TreeNo
 
 pub(super) fn group(step: &StepFields<'_, '_>, problems: &mut Problems<'_>) -> Option<Body> {
     let own = step.object(problems)?;
-    let group = body(&own, step, problems)?;
+    let group = body(&own, step, OnError::Fail, problems)?;
     let concurrency = own.get("concurrency").map(|node| concurrency(node, problems));
     Some(Body::Group { group: GroupBody { concurrency: concurrency.unwrap_or(Some(0))?, ..group } })
+}
+
+/// A28: all branches end before the failure of one counts.
+pub(super) fn parallel(step: &StepFields<'_, '_>, problems: &mut Problems<'_>) -> Option<Body> {
+    let own = step.object(problems)?;
+    let group = body(&own, step, OnError::Finish, problems)?;
+    let concurrency = own.get("concurrency").map(|node| concurrency(node, problems));
+    let (concurrency, kind) = (concurrency.unwrap_or(Some(0))?, GroupKind::Parallel);
+    Some(Body::Group { group: GroupBody { concurrency, kind, ..group } })
+}
+
+/// A27: its condition is that of its first step.
+pub(super) fn conditional(step: &StepFields<'_, '_>, problems: &mut Problems<'_>) -> Option<Body> {
+    let own = step.object(problems)?;
+    let group = body(&own, step, OnError::Finish, problems)?;
+    Some(Body::Group { group: GroupBody { kind: GroupKind::Conditional, ..group } })
 }
 
 pub(super) fn repeat(step: &StepFields<'_, '_>, problems: &mut Problems<'_>) -> Option<Body> {
@@ -115,7 +155,7 @@ pub(super) fn repeat(step: &StepFields<'_, '_>, problems: &mut Problems<'_>) -> 
     });
     let most =
         own.get("max_iterations").map(|node| fields::whole(node, "max_iterations", 1..=ITERATIONS_MAX, problems));
-    let body = body(&own, step, problems);
+    let body = body(&own, step, OnError::Fail, problems);
     let default_max = if is_while { WHILE_MAX } else { ITERATIONS_MAX };
     let repeat = Repeat {
         body: body?,
@@ -131,7 +171,12 @@ pub(super) fn repeat(step: &StepFields<'_, '_>, problems: &mut Problems<'_>) -> 
 }
 
 /// What groups and loops have in common. The steps inside are read by the form.
-fn body(own: &Fields<'_>, step: &StepFields<'_, '_>, problems: &mut Problems<'_>) -> Option<GroupBody> {
+fn body(
+    own: &Fields<'_>,
+    step: &StepFields<'_, '_>,
+    default: OnError,
+    problems: &mut Problems<'_>,
+) -> Option<GroupBody> {
     own.require("tasks", &format!("`{}`", step.info.field), &step.entry.key_span, problems);
     let words: Vec<(&str, OnError)> = OnError::ALL.iter().map(|on| (on.as_str(), *on)).collect();
     let on_error = own.get("on_error").map(|node| fields::word(node, "on_error", &words, problems));
@@ -141,7 +186,7 @@ fn body(own: &Fields<'_>, step: &StepFields<'_, '_>, problems: &mut Problems<'_>
     };
     Some(GroupBody {
         group: step.group,
-        on_error: on_error.unwrap_or(Some(OnError::Fail))?,
+        on_error: on_error.unwrap_or(Some(default))?,
         output: output?,
         ..Default::default()
     })

@@ -3,7 +3,9 @@
 //! Each kind has one field that identifies it (`url`, `sleep`, …), a row in [`KINDS`], and a module that reads it. The
 //! form reads the dependencies (`needs`); a step only gets a function that resolves the paths it may read.
 
+mod agent;
 mod approval;
+mod bash;
 pub(crate) mod group;
 mod http;
 mod log;
@@ -17,19 +19,22 @@ mod sleep;
 mod subworkflow;
 pub(crate) mod task;
 mod templates;
+mod tool;
 mod undo;
 mod url;
 mod wait_for_signal;
 mod wait_for_webhook;
 
+pub use bash::TYPE as BASH_TYPE;
 pub(crate) use templates::{key, template};
+pub(crate) use undo::WITH_ATTEMPTS;
 pub(crate) use url::literal as literal_url;
 
 use crate::codes;
 use crate::diagnostic::{Draft, Problems, one_of, quoted};
 use crate::fields::{self, Fields, Shape};
 use crate::tree::{Entry, TreeNode, Value};
-use group::{LoopNames, ReadFrom, ReadPath};
+use group::{LoopNames, ReadFrom, ReadPath, StepOrder};
 use kernel::expr::{self, Expr};
 use kernel::path::{Problem, RawPath, Ref, Resolve};
 use kernel::plan::{Body, Guard, Retry};
@@ -47,24 +52,35 @@ pub(crate) enum Kind {
     Log,
     Noop,
     Task,
+    Bash,
+    Tool,
+    Agent,
+    AgentMessage,
     Subworkflow,
     Group,
     Loop,
+    /// Of step lists only: graphs have conditions and needs.
+    Conditional,
+    Parallel,
 }
 
 /// What is known about a kind.
 pub(crate) struct KindInfo {
     pub kind: Kind,
     /// The field that identifies it.
-    field: &'static str,
+    pub field: &'static str,
     /// Its name.
-    word: &'static str,
+    pub word: &'static str,
     /// A value of `field`, for hints.
     example: &'static str,
     /// Fields beside `field` that only some kinds have.
-    beside: &'static [&'static str],
-    /// If the value of `field` is an object with fixed fields: these.
-    inside: Option<&'static Shape>,
+    pub beside: &'static [&'static str],
+    /// If the value of `field` is an object with fixed fields: these. In a step list they stand in the step itself.
+    pub inside: Option<&'static Shape>,
+    /// Otherwise, what a step list calls the value of `field`.
+    pub list_field: &'static str,
+    /// Why graphs have no such kind.
+    not_in_graphs: Option<&'static str>,
     /// The default policy of a kind whose attempts can be repeated.
     retry: Option<fn() -> Retry>,
     read: ReadKind,
@@ -74,14 +90,15 @@ pub(crate) struct KindInfo {
 type ReadKind = fn(&StepFields<'_, '_>, &mut Problems<'_>) -> Option<Body>;
 
 /// Every kind, in the order in which they are listed in messages.
-const KINDS: &[KindInfo] = &[
+pub(crate) const KINDS: &[KindInfo] = &[
     KindInfo {
         word: "http",
         beside: http::FIELDS,
         retry: Some(retry::http_default),
+        list_field: "url",
         ..kind(Kind::Http, "url", "https://example.com/orders", http::read)
     },
-    kind(Kind::Sleep, "sleep", "13d", sleep::read),
+    KindInfo { list_field: "duration", ..kind(Kind::Sleep, "sleep", "13d", sleep::read) },
     KindInfo {
         inside: Some(&wait_for_webhook::FIELDS),
         ..kind(Kind::WaitForWebhook, "wait_for_webhook", "{}` or `{timeout: 1h}", wait_for_webhook::read)
@@ -94,13 +111,38 @@ const KINDS: &[KindInfo] = &[
         inside: Some(&approval::FIELDS), ..kind(Kind::Approval, "approval", "{prompt: \"…\"}", approval::read)
     },
     KindInfo { inside: Some(&pause::FIELDS), ..kind(Kind::Pause, "pause", "{}` or `{timeout: 1h}", pause::read) },
-    kind(Kind::Set, "set", "{total: \"{{tasks.charge.body.amount}}\"}", set::read),
+    KindInfo { list_field: "values", ..kind(Kind::Set, "set", "{total: \"{{tasks.charge.body.amount}}\"}", set::read) },
     KindInfo { inside: Some(&log::FIELDS), ..kind(Kind::Log, "log", "{message: \"…\"}", log::read) },
     KindInfo { inside: Some(&noop::FIELDS), ..kind(Kind::Noop, "noop", "{}", noop::read) },
     KindInfo {
         beside: task::FIELDS,
         retry: Some(retry::task_default),
+        list_field: "task",
         ..kind(Kind::Task, "task", "billing.invoice.v1", task::read)
+    },
+    KindInfo {
+        beside: bash::BESIDE,
+        inside: Some(&bash::FIELDS),
+        retry: Some(retry::child_default),
+        ..kind(Kind::Bash, "bash", "{command: \"…\"}", bash::read)
+    },
+    KindInfo {
+        beside: tool::FIELDS,
+        retry: Some(retry::task_default),
+        list_field: "tool",
+        ..kind(Kind::Tool, "tool", "web.search", tool::read)
+    },
+    KindInfo {
+        beside: agent::BESIDE,
+        inside: Some(&agent::AGENT),
+        retry: Some(retry::task_default),
+        ..kind(Kind::Agent, "agent", "{goal: \"…\"}", agent::agent)
+    },
+    KindInfo {
+        beside: agent::BESIDE,
+        inside: Some(&agent::MESSAGE),
+        retry: Some(retry::task_default),
+        ..kind(Kind::AgentMessage, "agent_message", "{content: \"…\"}", agent::message)
     },
     KindInfo {
         beside: subworkflow::BESIDE,
@@ -112,11 +154,22 @@ const KINDS: &[KindInfo] = &[
     KindInfo {
         inside: Some(&group::LOOP), ..kind(Kind::Loop, "loop", "{items: \"…\", tasks: {…}}", group::repeat)
     },
+    KindInfo {
+        inside: Some(&group::CONDITIONAL),
+        not_in_graphs: Some("in a graph, give the steps an `if`"),
+        ..kind(Kind::Conditional, "conditional", "", group::conditional)
+    },
+    KindInfo {
+        inside: Some(&group::PARALLEL),
+        not_in_graphs: Some("in a graph, steps that do not need each other run in parallel"),
+        ..kind(Kind::Parallel, "parallel", "", group::parallel)
+    },
 ];
 
 /// A kind whose name is that of its field, and that has nothing else.
 const fn kind(kind: Kind, field: &'static str, example: &'static str, read: ReadKind) -> KindInfo {
-    KindInfo { kind, field, word: field, example, beside: &[], inside: None, retry: None, read }
+    let (beside, inside, list_field, not_in_graphs, retry) = (&[] as &[&str], None, "", None, None);
+    KindInfo { kind, field, word: field, example, beside, inside, list_field, not_in_graphs, retry, read }
 }
 
 /// The kinds of step that a definition may use.
@@ -125,11 +178,13 @@ pub fn kinds() -> impl Iterator<Item = &'static str> {
 }
 
 /// The identifying fields of kinds that are not built, refused as `unsupported_step_kind`.
-pub const LATER_KINDS: &[&str] =
-    &["bash", "tool", "agent", "agent_message", "conditional", "parallel", "script", "wait"];
+pub const LATER_KINDS: &[&str] = &["script"];
+
+/// What step lists call a `sleep`, too.
+pub(crate) const WAIT: &str = "wait";
 
 /// Fields that every kind has. The form reads `needs`.
-const COMMON: &[&str] = &[
+pub(crate) const COMMON: &[&str] = &[
     "needs",
     "if",
     "description",
@@ -139,6 +194,12 @@ const COMMON: &[&str] = &[
     "compensate_on_unknown",
     "irreversible",
 ];
+
+/// The kinds of steps with steps inside of them.
+const HOLDERS: [Kind; 4] = [Kind::Group, Kind::Loop, Kind::Conditional, Kind::Parallel];
+
+/// A field of every step of a list.
+pub(crate) const OUTPUT_VARIABLE: &str = "output_variable";
 
 /// The kinds that have a field beside the one that identifies them.
 fn owners(field: &str) -> Vec<&'static KindInfo> {
@@ -199,6 +260,8 @@ pub(crate) struct ParsedStep<'t> {
     pub fields: Option<Fields<'t>>,
     /// `None` when it is unknown; that has been reported.
     pub kind: Option<&'static KindInfo>,
+    /// Its fields have been checked by the list that it is in.
+    is_of_list: bool,
 }
 
 /// What a step lowers to, except its links.
@@ -223,15 +286,37 @@ impl<'t> ParsedStep<'t> {
         }
         let fields = fields::object(&entry.value, name_for_message(name), problems);
         let kind = fields.as_ref().and_then(|fields| kind_of(entry, fields, problems));
-        ParsedStep { name, entry, fields, kind }
+        ParsedStep { name, entry, fields, kind, is_of_list: false }
+    }
+
+    /// A step of a list, whose kind and fields have been checked: its first field is that of its kind.
+    pub fn of_list(entry: &'t Entry, problems: &mut Problems<'_>) -> ParsedStep<'t> {
+        let fields = fields::object(&entry.value, "a step", problems);
+        let kind = fields.as_ref().and_then(|fields| kind_with(&fields.iter().next()?.key));
+        ParsedStep { name: &entry.key, entry, fields, kind, is_of_list: true }
     }
 
     /// The steps inside of it, and the names that a loop has for its items.
     pub fn inside(&self) -> Option<(&'t TreeNode, Option<LoopNames<'t>>)> {
-        let fields = self.fields.as_ref()?;
-        match self.kind?.kind {
-            Kind::Group => group::inside(fields.get("group")?, false),
-            Kind::Loop => group::inside(fields.get("loop")?, true),
+        let info = self.kind.filter(|info| HOLDERS.contains(&info.kind))?;
+        group::inside(self.fields.as_ref()?.get(info.field)?, info.kind == Kind::Loop)
+    }
+
+    /// How the steps inside of it follow each other, in a step list.
+    pub fn order(&self) -> StepOrder {
+        let own = || self.fields.as_ref()?.get(self.kind?.field);
+        match self.kind.map(|info| info.kind) {
+            Some(Kind::Parallel) => StepOrder::Parallel,
+            Some(Kind::Conditional) => own().map_or(StepOrder::default(), group::order),
+            _ => StepOrder::Sequence,
+        }
+    }
+
+    /// What in `outputs` its result is written to, in a step list. That it is a name has been checked.
+    pub fn output(&self) -> Option<(&'t str, &'t Entry)> {
+        let entry = self.fields.as_ref()?.entry(OUTPUT_VARIABLE)?;
+        match &entry.value.value {
+            Value::Text(name) => Some((name, entry)),
             _ => None,
         }
     }
@@ -249,7 +334,9 @@ impl<'t> ParsedStep<'t> {
         let guard = fields.get("if").and_then(|node| guard(node, scope, problems));
         let (mut body, mut policy) = (None, retry::once());
         if let Some((info, entry)) = self.kind.and_then(|info| Some((info, fields.entry(info.field)?))) {
-            self.check_fields(info, COMMON, fields, problems);
+            if !self.is_of_list {
+                self.check_fields(info, COMMON, fields, problems);
+            }
             if let Some(default) = info.retry {
                 policy = retry::read(fields, default(), problems);
             }
@@ -269,7 +356,7 @@ impl<'t> ParsedStep<'t> {
                 continue;
             }
             // A second kind has been reported.
-            if kind_with(&name).is_some() || LATER_KINDS.contains(&&*name) {
+            if kind_with(&name).is_some() || LATER_KINDS.contains(&&*name) || name == WAIT {
                 continue;
             }
             let owners: Vec<&str> = owners(&name).iter().map(|owner| owner.word).collect();
@@ -356,7 +443,7 @@ fn all_of(words: &[&str]) -> String {
 }
 
 /// The grammar of decision 16.
-fn is_step_name(name: &str) -> bool {
+pub(crate) fn is_step_name(name: &str) -> bool {
     name.len() <= 80
         && name.starts_with(|c: char| c.is_ascii_alphabetic())
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
@@ -370,12 +457,13 @@ fn name_for_message(name: &str) -> &str {
 /// R2: exactly one kind.
 fn kind_of(entry: &Entry, fields: &Fields<'_>, problems: &mut Problems<'_>) -> Option<&'static KindInfo> {
     let name = &entry.key;
-    let names_kind = |e: &&Entry| kind_with(&e.name()).is_some() || LATER_KINDS.contains(&&*e.name());
+    let names_kind = |e: &&Entry| kind_with(&e.name()).is_some() || LATER_KINDS.contains(&&*e.name()) || e.key == WAIT;
     let found: Vec<&Entry> = fields.iter().filter(names_kind).collect();
     let [one] = found.as_slice() else {
         match found.get(1) {
             None => {
-                let kinds: Vec<&str> = KINDS.iter().map(|info| info.field).collect();
+                let in_graphs = KINDS.iter().filter(|info| info.not_in_graphs.is_none());
+                let kinds: Vec<&str> = in_graphs.map(|info| info.field).collect();
                 let message = format!("{} does not say what it does", quoted(name));
                 let draft = Draft::new(codes::NO_STEP_KIND, entry.key_span.clone(), message);
                 let is_only_of = |kind: Kind, e: &Entry| matches!(*owners(&e.name()), [one] if one.kind == kind);
@@ -400,12 +488,15 @@ fn kind_of(entry: &Entry, fields: &Fields<'_>, problems: &mut Problems<'_>) -> O
         return None;
     };
     let info = kind_with(&one.name());
-    if info.is_none() {
-        let message = format!("`{}` steps are not supported in this release", one.key);
-        let hint = (one.key == "wait").then(|| "in a graph a pause is written `sleep`".to_owned());
-        problems.push(Draft::new(codes::UNSUPPORTED_STEP_KIND, one.key_span.clone(), message).maybe_hint(hint));
-    }
-    info
+    let (message, hint) = match info.map(|info| info.not_in_graphs) {
+        Some(None) => return info,
+        Some(Some(hint)) => (format!("`{}` is a step of step lists (`steps`)", one.key), Some(hint)),
+        None if one.key == WAIT => (format!("a graph has no `{WAIT}`"), Some("in a graph a pause is written `sleep`")),
+        None => (format!("`{}` steps are not supported in this release", one.key), None),
+    };
+    let draft = Draft::new(codes::UNSUPPORTED_STEP_KIND, one.key_span.clone(), message);
+    problems.push(draft.maybe_hint(hint.map(str::to_owned)));
+    None
 }
 
 /// The condition of a step.

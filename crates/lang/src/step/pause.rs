@@ -28,7 +28,7 @@ mod tests {
             "a: {pause: 5s}\nb: {pause: {for: 5s}}\nc: {pause: {}, timeout: 1h}",
             "wrong_type tasks.a.pause: `pause` must be an object, found a text (write `pause: {}` or `{timeout: 1h}`)
              unknown_field tasks.b.pause.for: there is no field `for` (allowed here: `timeout`)
-             field_not_for_kind tasks.c.timeout: `timeout` belongs to http and task steps, `c` is a pause step (write it inside of `pause`)",
+             field_not_for_kind tasks.c.timeout: `timeout` belongs to http, task, tool, agent and agent_message steps, `c` is a pause step (write it inside of `pause`)",
         );
     }
 }

@@ -166,7 +166,7 @@ mod tests {
             "s: {subworkflow: {workflow: '{{trigger.body.w}}'}, input: {}, timeout: 1h}",
             "template_in_workflow tasks.s.subworkflow.workflow: a template may not form the name of a workflow (write the name out, or list the workflows it may be in `allow`)
              field_not_for_kind tasks.s.input: `input` belongs to task steps, `s` is a subworkflow step (write it inside of `subworkflow`)
-             field_not_for_kind tasks.s.timeout: `timeout` belongs to http and task steps, `s` is a subworkflow step",
+             field_not_for_kind tasks.s.timeout: `timeout` belongs to http, task, tool, agent and agent_message steps, `s` is a subworkflow step",
         );
     }
 }

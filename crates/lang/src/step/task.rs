@@ -75,24 +75,44 @@ pub(super) fn read(step: &StepFields<'_, '_>, problems: &mut Problems<'_>) -> Op
         Some(Some(allow)) => type_of(step.value(), Some(allow), scope, problems),
         None => type_of(step.value(), None, scope, problems),
     };
-    let timeouts = timeouts(fields, problems);
+    let limits = limits(fields, step, problems);
     let input = match fields.get(INPUT) {
         Some(node) => templates::template(node, scope, problems),
         // The default is not the trigger body: a step lists what it passes on.
         None => Some(Template::literal(&serde_json::json!({}))),
     };
-    let priority = fields.get("priority").map(|node| fields::whole(node, "priority", 0..=PRIORITY_MAX, problems));
-    let key = fields.get("concurrency_key").map(|node| key(node, scope, problems));
     let (name, of_type) = name?;
     Some(Body::Task {
         task: Box::new(TaskBody {
             allow: allow.flatten().filter(|_| !of_type.is_empty()).unwrap_or_default(),
+            name,
             of_type,
             input: Some(input?),
-            priority: all_or_nothing(priority)?.map(|n| n as u32),
-            key: all_or_nothing(key)?.unwrap_or_default(),
-            ..timeouts?.task(&name)
+            ..limits?
         }),
+    })
+}
+
+/// What all work for workers has: its time limits, and its place in the queue.
+pub(super) fn limits(fields: &Fields<'_>, step: &StepFields<'_, '_>, problems: &mut Problems<'_>) -> Option<TaskBody> {
+    let timeouts = timeouts(fields, problems);
+    let settings = settings(fields, step, problems);
+    let TaskBody { queue, attempt, heartbeat, total, .. } = timeouts?.task("");
+    Some(TaskBody { queue, attempt, heartbeat, total, ..settings? })
+}
+
+/// Its place in the queue.
+pub(super) fn settings(
+    fields: &Fields<'_>,
+    step: &StepFields<'_, '_>,
+    problems: &mut Problems<'_>,
+) -> Option<TaskBody> {
+    let priority = fields.get("priority").map(|node| fields::whole(node, "priority", 0..=PRIORITY_MAX, problems));
+    let key = fields.get("concurrency_key").map(|node| key(node, &mut step.scope(), problems));
+    Some(TaskBody {
+        priority: all_or_nothing(priority)?.map(|n| n as u32),
+        key: all_or_nothing(key)?.unwrap_or_default(),
+        ..Default::default()
     })
 }
 
@@ -177,6 +197,14 @@ fn name(node: &TreeNode, problems: &mut Problems<'_>) -> Option<String> {
     Some(name.clone())
 }
 
+/// The work that the engine does itself has types that begin like this.
+const RESERVED: &str = "onward.";
+
+/// Whether only the engine makes and does tasks of this type.
+pub fn is_reserved_type(name: &str) -> bool {
+    name.starts_with(RESERVED)
+}
+
 /// What is wrong with a type name, and a hint.
 pub(crate) fn type_name_problem(name: &str) -> Option<(String, &'static str)> {
     const GRAMMAR: &str = "a type is a dotted name such as `billing.invoice.v1`, of letters, digits, `_`, `-` and `.`";
@@ -195,6 +223,10 @@ pub(crate) fn type_name_problem(name: &str) -> Option<(String, &'static str)> {
         None if name.len() > TYPE_MAX => {
             let message = format!("this type has {} characters, the limit is {TYPE_MAX}", grouped(name.len()));
             (message, "shorten it")
+        }
+        None if is_reserved_type(name) => {
+            let message = format!("types that begin with `{RESERVED}` belong to the engine, {} does", quoted(name));
+            (message, "choose another type, or use a step of that kind")
         }
         None if name.split('.').any(str::is_empty) => (format!("{} has an empty part", quoted(name)), GRAMMAR),
         None => return None,

@@ -43,7 +43,7 @@ fn r2_a_step_is_exactly_one_kind() {
         "a: {url: 'https://h', sleep: 1s}\nb: {method: GET}\nc: {description: x}\nd: {input: {}}",
         "two_step_kinds tasks.a.sleep: `a` has both `url` and `sleep` (a step does one thing; make two steps and let one need the other)
          no_step_kind tasks.b: `b` does not say what it does (an http step needs a `url`)
-         no_step_kind tasks.c: `c` does not say what it does (give it one of `url`, `sleep`, `wait_for_webhook`, `wait_for_signal`, `approval`, `pause`, `set`, `log`, `noop`, `task`, `subworkflow`, `group` or `loop`)
+         no_step_kind tasks.c: `c` does not say what it does (give it one of `url`, `sleep`, `wait_for_webhook`, `wait_for_signal`, `approval`, `pause`, `set`, `log`, `noop`, `task`, `bash`, `tool`, `agent`, `agent_message`, `subworkflow`, `group` or `loop`)
          no_step_kind tasks.d: `d` does not say what it does (a task step needs a `task`: the type that workers claim it by)",
     );
 }
@@ -55,7 +55,7 @@ fn r2_kinds_that_are_not_built_are_refused() {
     }
     check(
         "a: {wait: 5s}",
-        "unsupported_step_kind tasks.a.wait: `wait` steps are not supported in this release (in a graph a pause is written `sleep`)",
+        "unsupported_step_kind tasks.a.wait: a graph has no `wait` (in a graph a pause is written `sleep`)",
     );
 }
 
@@ -64,8 +64,8 @@ fn r3_each_kind_refuses_fields_of_another() {
     check(
         "nap: {sleep: 1d, method: GET}\nhook: {wait_for_webhook: {}, retries: 2}\nquiet: {log: {message: x}, retry: never}\ncall: {url: 'https://h', input: {}}\nwork: {task: a.v1, method: GET}",
         "field_not_for_kind tasks.nap.method: `method` belongs to http steps, `nap` is a sleep step
-         field_not_for_kind tasks.hook.retries: `retries` belongs to http, task and subworkflow steps, `hook` is a wait_for_webhook step
-         field_not_for_kind tasks.quiet.retry: `retry` belongs to http, task and subworkflow steps, `quiet` is a log step
+         field_not_for_kind tasks.hook.retries: `retries` belongs to http, task, bash, tool, agent, agent_message and subworkflow steps, `hook` is a wait_for_webhook step
+         field_not_for_kind tasks.quiet.retry: `retry` belongs to http, task, bash, tool, agent, agent_message and subworkflow steps, `quiet` is a log step
          field_not_for_kind tasks.call.input: `input` belongs to task steps, `call` is an http step
          field_not_for_kind tasks.work.method: `method` belongs to http steps, `work` is a task step",
     );

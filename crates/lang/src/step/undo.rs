@@ -14,11 +14,12 @@ use kernel::plan::{Body, Retry};
 use kernel::run::UNDO_NAME;
 
 /// The kinds that can undo a step.
-const UNDOING: [Kind; 4] = [Kind::Http, Kind::Task, Kind::Log, Kind::Noop];
+const UNDOING: [Kind; 6] = [Kind::Http, Kind::Task, Kind::Bash, Kind::Tool, Kind::Log, Kind::Noop];
 /// The kinds that do nothing outside of their run.
 const WITHOUT_EFFECT: [Kind; 5] = [Kind::Sleep, Kind::Set, Kind::Log, Kind::Noop, Kind::Pause];
 /// The kinds whose outcome can be unknown.
-const WITH_ATTEMPTS: [Kind; 2] = [Kind::Http, Kind::Task];
+pub(crate) const WITH_ATTEMPTS: [Kind; 6] =
+    [Kind::Http, Kind::Task, Kind::Bash, Kind::Tool, Kind::Agent, Kind::AgentMessage];
 
 /// What a step says about undoing it.
 #[derive(Default)]
@@ -108,7 +109,7 @@ fn lower(undo: &ParsedStep<'_>, paths: &ReadPath<'_>, problems: &mut Problems<'_
     let entry = fields.entry(info.field)?;
     let mut body =
         (info.read)(&StepFields { name: undo.name, info, entry, fields, paths: &paths, group: 0 }, problems)?;
-    if let Body::Task { task } = &mut body
+    if let (Kind::Task, Body::Task { task }) = (info.kind, &mut body)
         && fields.get(task::INPUT).is_none()
     {
         // The worker gets what there is to know about the step, see `advance::undo`.

@@ -75,7 +75,7 @@ pub(super) struct CasePlace {
 impl Reader<'_> {
     /// The step that a key names.
     pub(super) fn place(&mut self, key: &str, span: &Range<usize>) -> Option<CasePlace> {
-        let parts: Option<Vec<(&str, Option<u32>)>> = key.split('/').map(part).collect();
+        let parts: Option<Vec<(&str, Option<u32>)>> = key.split('/').map(|text| part(self.plan, text)).collect();
         let parts = parts.unwrap_or_else(|| vec![(key, None)]);
         let name = parts.last().map_or(key, |(name, _)| *name);
         let Some(node) = self.plan.find(name) else {
@@ -125,10 +125,10 @@ impl Reader<'_> {
     }
 }
 
-/// A part of a key: `charge` or `each[3]`.
-fn part(text: &str) -> Option<(&str, Option<u32>)> {
-    match text.strip_suffix(']') {
-        Some(rest) => rest.split_once('[').and_then(|(name, index)| Some((name, Some(index.parse().ok()?)))),
+/// A part of a key: `charge` or `each[3]`. A step list has steps that are called `step[0]`.
+fn part<'k>(plan: &Plan, text: &'k str) -> Option<(&'k str, Option<u32>)> {
+    match text.strip_suffix(']').filter(|_| plan.find(text).is_none()) {
+        Some(rest) => rest.rsplit_once('[').and_then(|(name, index)| Some((name, Some(index.parse().ok()?)))),
         None => Some((text, None)),
     }
 }

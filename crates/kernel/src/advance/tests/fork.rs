@@ -22,8 +22,14 @@ impl Story {
         [keys(&fork.would_run).join(" "), keys(&fork.would_repeat).join(" "), unrepeatable.join(" ")]
     }
 
+    /// The fork of a run that is cancelled first.
+    pub(super) fn fork_when_ended(mut self, from: &str) -> Story {
+        self.cancel();
+        self.fork(from, &[])
+    }
+
     /// The fork, as its first record leaves it.
-    fn fork(&self, from: &str, given: &[(&str, Value)]) -> Story {
+    pub(super) fn fork(&self, from: &str, given: &[(&str, Value)]) -> Story {
         let whole = |mut ended: CopiedStep| {
             for payload in ended.payloads_mut() {
                 payload.inline = payload.bytes(&self.payloads).expect("it was stored").clone();

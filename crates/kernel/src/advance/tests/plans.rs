@@ -90,6 +90,8 @@ pub(super) fn reference(raw: &path::RawPath<'_>, find: &dyn Fn(&str) -> u32, aro
             let root = path::Root::parse(names[0]).expect(names[0]);
             path::Ref { root, node: find(around), keys: keys(1), text, ..Default::default() }
         }
+        "variables" => path::Ref { root: path::Root::Variables, keys: keys(1), text, ..Default::default() },
+        "outputs" => lists::output_path(&names, text),
         "wait" => path::Ref { root: path::Root::WaitUrl, node: find(names[1]), text, ..Default::default() },
         _ => {
             let field = path::TaskField::parse(names[2]).expect(names[2]);

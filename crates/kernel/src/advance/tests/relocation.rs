@@ -15,7 +15,7 @@ impl Story {
         }
     }
 
-    fn move_to(&mut self, plan: &Plan) -> Answer {
+    pub(super) fn move_to(&mut self, plan: &Plan) -> Answer {
         let version = self.run.version().0 + 1;
         let answer = self.give(Input::Move(Box::new(Story::order(plan, version))));
         self.give(Input::Wake);
