@@ -1,0 +1,7 @@
+mod ending;
+mod files;
+mod harness;
+mod limits;
+mod network;
+mod outside;
+mod running;
