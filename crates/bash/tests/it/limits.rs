@@ -24,14 +24,15 @@ fn explode(setting: &Setting, command: Command, mark: &Mark) -> usize {
     mark.assert_gone();
     // Where the kernel refuses to fork, bash may give up by itself.
     assert!(finished.ended != EndReason::Exited || finished.exit_code != Some(0), "{finished:?}");
-    assert!(finished.duration_ms < 3_000, "{} ms", finished.duration_ms);
+    // Long before the bomb ends by itself. Not a second: it competes with all other tests, too.
+    assert!(finished.duration_ms < 15_000, "{} ms", finished.duration_ms);
     setting.say(format!("at most {most} processes seen; {:?} after {} ms", finished.ended, finished.duration_ms));
     most
 }
 
 #[test]
 fn a_fork_bomb_is_contained() {
-    at_every_level_at_once("fork bomb", |setting| {
+    at_every_level("fork bomb", |setting| {
         let mark = Mark::new();
         let most = explode(setting, setting.command(bomb(&mark, "")), &mark);
         let is_private = setting.is_restricted();
@@ -45,7 +46,7 @@ fn a_fork_bomb_is_contained() {
 
 #[test]
 fn a_fork_bomb_in_sessions_of_their_own_is_contained_in_a_given_folder() {
-    at_every_level_at_once("fork bomb in a given folder", |setting| {
+    at_every_level("fork bomb in a given folder", |setting| {
         let mark = Mark::new();
         let mut command = setting.command(bomb(&mark, "exec setsid"));
         if setting.sandbox().check(&Command { folder: Some("/".into()), ..command.clone() }).is_ok() {
