@@ -78,7 +78,7 @@ pub(super) struct TrackedRun {
     /// Clients that paused or resumed the run, skipped a retry delay, or did something else that an event names them for.
     pub(super) actors: BTreeSet<String>,
     /// What clients asked for that may retry the run: the step to begin with, and whether irreversible steps may run again.
-    retries: BTreeMap<String, (Option<u32>, bool)>,
+    pub(super) retries: BTreeMap<String, (Option<u32>, bool)>,
     /// The statuses with which it ended, and the last event that ended it.
     pub(super) ends: Vec<RunStatus>,
     pub(super) last_end: u64,
@@ -87,6 +87,8 @@ pub(super) struct TrackedRun {
     pub(super) works: BTreeMap<u64, WorkId>,
     /// Accepted callbacks: their digests, by step.
     pub(super) callbacks: BTreeSet<(u32, Bytes)>,
+    /// Coverage marks that are not counted yet.
+    pub(super) operator_marks: Vec<&'static str>,
     /// The results that operators gave.
     pub(super) given_results: BTreeMap<u32, Payload>,
     records: Vec<Bytes>,
@@ -142,6 +144,7 @@ impl Checker {
             idempotency: IdempotencyModel::default(),
             works: BTreeMap::new(),
             callbacks: BTreeSet::new(),
+            operator_marks: Vec::new(),
             given_results: BTreeMap::new(),
             records: Vec::new(),
             run: None,
@@ -525,7 +528,9 @@ impl TrackedRun {
             }
             for (event, number) in record.events.iter().zip(record.first..) {
                 self.observe((event, number), record.at, stored, (writer, observations.nodes))?;
-                *observations.events.entry(coverage_mark(event)).or_default() += 1;
+                for mark in self.operator_marks.drain(..).chain([coverage_mark(event)]) {
+                    *observations.events.entry(mark).or_default() += 1;
+                }
                 let kind = event.step().and_then(|step| self.model.kind(step));
                 let is_called_off = event.step().is_some_and(|step| self.model.is_called_off(step));
                 observations.families.observe(
@@ -826,6 +831,7 @@ fn coverage_mark(event: &Event) -> &'static str {
         Event::Queued { .. } => "a run was queued",
         Event::RunRetried { .. } => "a run was retried after its end",
         Event::RunCompensating { end } => match end.status {
+            RunStatus::Cancelled if end.actor.starts_with("run_") => "a child undid what it did with its parent",
             RunStatus::Cancelled if end.undoes_children => "a cancellation undid what was done",
             RunStatus::Cancelled => "a denial undid what was done",
             RunStatus::Timeout => "a timeout undid what was done",

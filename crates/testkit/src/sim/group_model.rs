@@ -66,6 +66,7 @@ impl RunModel {
             (Event::Succeeded { .. }, _) => {
                 require(phase == ModelPhase::Open && !self.steps[i].is_closing, illegal)?;
                 self.check_group_end(i, true)?;
+                self.note_end_of_iteration(i);
                 self.settle(i, "success")
             }
             (Event::Failed { failure, .. }, _) => {
@@ -80,6 +81,7 @@ impl RunModel {
                 let has_cause = self.inside(i).any(|step| is_failed(step) && is_same(step));
                 require(has_cause, || format!("s{i} failed with {}, and nothing inside of it did", failure.code))?;
                 self.steps[i].is_denied = is_denied;
+                self.note_end_of_iteration(i);
                 self.settle(i, if is_broken { "template_error" } else { "failed" })
             }
             (Event::Skipped { because, .. }, _) => self.skip(i, because),
@@ -90,6 +92,15 @@ impl RunModel {
             }
             _ => Err(illegal().into()),
         }
+    }
+
+    /// M4: the steps of an iteration that has ended leave the state, unless they failed, or may have to be undone.
+    fn note_end_of_iteration(&mut self, i: usize) {
+        let is_inside =
+            |at: usize| std::iter::successors(self.steps[at].parent, |at| self.steps[*at].parent).any(|at| at == i);
+        let is_needed = |at: usize| self.steps[at].done_with.is_some() || self.is_called_off(at as u32);
+        let is_whole = (i..self.steps.len()).any(|at| is_inside(at) && !self.steps[at].is_gone && is_needed(at));
+        self.steps[i].is_whole = is_whole;
     }
 
     /// A step is cancelled: because its group fails, or because the run ends.

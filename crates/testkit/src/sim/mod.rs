@@ -21,7 +21,7 @@
 //! [`faulty_store`], [`client`], [`operators`], [`catalog`], [`schedules`], [`workers`]; then what is checked:
 //! [`checker`], [`run_model`], [`task_model`], [`wait_model`], [`group_model`], [`undo_model`], [`override_model`],
 //! [`repair_model`], [`family_model`], [`oracle`], [`concurrency_model`], [`lease_model`], [`idempotency_model`],
-//! [`notification_model`], [`client_log`]; then [`shrink`], which reduces a failing simulation.
+//! [`notification_model`], [`client_log`], [`verification`]; then [`shrink`], which reduces a failing simulation.
 
 pub mod catalog;
 pub mod checker;
@@ -55,6 +55,7 @@ pub mod trigger;
 pub mod undo_generator;
 pub mod undo_model;
 pub mod upstream;
+pub mod verification;
 pub mod violation;
 pub mod wait_model;
 pub mod workers;

@@ -104,11 +104,7 @@ impl World {
                     return None;
                 }
                 let plan = &self.checker.definition(run)?.version.plan;
-                // What an iteration has done may have left the state: its loop is named instead.
-                let may_be_named = |step: &u32| {
-                    let mut around = std::iter::successors(Some(*step), |step| state.parent(*step));
-                    state.undoes(plan, *step).is_none() && !around.any(|step| state.iteration(step).is_some())
-                };
+                let may_be_named = |step: &u32| state.undoes(plan, *step).is_none();
                 let steps = state.steps().map(|(number, _)| number).filter(may_be_named).collect();
                 let from = pick(steps, choice / 100).filter(|_| has_failed && choice % 100 < 35);
                 Some(ClientRequest::Retry { run, from, allow_irreversible: choice % 2 == 0 })
@@ -154,6 +150,9 @@ impl Checker {
 impl TrackedRun {
     /// What a run is told by operators, and its ends.
     pub(super) fn note_operator_event(&mut self, event: &Event, number: u64) {
+        if let Some(mark) = self.operator_mark(event) {
+            self.operator_marks.push(mark);
+        }
         match event {
             Event::RunRetried { actor, steps, .. } => {
                 self.actors.insert(actor.clone());
@@ -177,6 +176,20 @@ impl TrackedRun {
         if event.is_end() {
             self.ends.extend(self.model.end_status());
             self.last_end = number;
+        }
+    }
+
+    /// The coverage mark of an event, if it depends on the run.
+    fn operator_mark(&self, event: &Event) -> Option<&'static str> {
+        match event {
+            Event::Paused { .. } if self.model.is_undoing() => Some("a run was paused while it undid what it did"),
+            Event::Overridden { step, .. } if self.model.is_undo(*step) => Some("an operator decided about an undo"),
+            Event::RunRetried { actor, .. } => {
+                let from = self.retries.get(actor).and_then(|(from, _)| *from)?;
+                let is_inner = self.model.is_inner(from);
+                Some(if is_inner { "a retry began inside of a group" } else { "a retry began at a step" })
+            }
+            _ => None,
         }
     }
 

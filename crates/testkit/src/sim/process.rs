@@ -27,7 +27,7 @@ use engine::nodes::{Nodes, own_timers};
 use engine::task_queue::Sizes;
 use engine::{Reply, TIMER_READ_AHEAD};
 use kernel::advance::TaskResult;
-use kernel::{Input, OrgId, RunId, Span, Timestamp, WorkflowId};
+use kernel::{Answer, Input, OrgId, RunId, Span, Timestamp, WorkflowId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use store::prelude::*;
@@ -507,6 +507,10 @@ impl World {
             _ => self.note(format!("request {request_id}: {reply:?}")),
         }
         self.trace.mark("an idempotency key was taken", matches!(reply, Reply::KeyTaken { .. }));
+        if let Reply::Answer { answer, .. } = &reply {
+            self.trace.mark("a retry was refused because a step is irreversible", *answer == Answer::Unsafe);
+            self.trace.mark("a retry was refused by a concurrency limit", *answer == Answer::NoRoom);
+        }
         let was_sent_before = matches!(reply, Reply::KeyTaken { .. }) && self.client_log.is_notification(request_id);
         self.trace.mark("a notification had already been sent", was_sent_before);
         self.trace.mark("a watcher was told that its run ended", matches!(reply, Reply::Ended(_)));

@@ -86,8 +86,33 @@ impl RepairSearch<'_> {
         }
     }
 
+    /// Have steps of this group or iteration left the state, because an iteration around them has ended?
+    fn has_lost_steps(&self, step: usize) -> bool {
+        let has_left = |at: usize| {
+            let seen = &self.run.steps[at];
+            let can_go_on =
+                self.run.status_of(at) == "success" || self.goes_on(at) && has_failed(self.run.status_of(at));
+            seen.iteration.is_some() && can_go_on && !seen.is_whole
+        };
+        let mut around = std::iter::successors(Some(step), |at| self.run.steps[*at].parent);
+        let has_left = around.any(has_left);
+        has_left && !self.is_loop(step) && !self.members(Some(step)).into_iter().all(|member| self.has_failure(member))
+    }
+
+    /// Did this step fail, or one inside of it? Such a step stays in the state.
+    fn has_failure(&self, step: usize) -> bool {
+        let is_own = self.run.steps[step].iteration.is_none() && has_failed(self.run.status_of(step));
+        is_own || self.members(Some(step)).into_iter().any(|inner| self.has_failure(inner))
+    }
+
     /// A group, loop or iteration is at work again, and what was lost in it is opened.
     fn enter(&mut self, step: usize) {
+        if self.has_lost_steps(step) {
+            return self.redo(match self.run.steps[step].iteration {
+                Some(_) => self.run.steps[step].parent.unwrap_or(step),
+                None => step,
+            });
+        }
         if !self.around.insert(step) {
             return;
         }

@@ -89,6 +89,8 @@ pub(super) struct StepModel {
     pub(super) is_gone: bool,
     /// It had settled when the run was retried, and stays as it is.
     pub(super) is_kept: bool,
+    /// An iteration whose steps have all stayed in the state when it ended.
+    pub(super) is_whole: bool,
     /// How often it began again, and how often although it was done.
     pub(super) rounds: u32,
     pub(super) generation: u32,

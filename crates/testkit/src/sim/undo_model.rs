@@ -69,6 +69,10 @@ impl RunModel {
         self.must_undo() || (0..self.steps.len()).any(|i| may_be_undone(i) || is_awaited(i))
     }
 
+    pub(super) fn is_undo(&self, step: u32) -> bool {
+        self.steps[step as usize].undoes.is_some()
+    }
+
     pub(super) fn is_undoing(&self) -> bool {
         self.undo.end.is_some()
     }

@@ -220,6 +220,9 @@ impl World {
                 SimEvent::Tick if self.end_schedules()? && self.is_over() => {
                     self.checker.check_all(&self.store)?;
                     self.checker.notifications.check_none_lost(&self.store)?;
+                    let versions = self.catalog.versions().iter().map(|known| &known.version);
+                    let plans = versions.map(|version| (version.hash, version.plan.encode().into())).collect();
+                    self.checker.verify(&self.store, plans)?;
                     return self.client_log.check_all(&self.checker);
                 }
                 SimEvent::Tick => {
