@@ -186,7 +186,7 @@ fn as_text(workflow: &WorkflowView) -> String {
         format!("since {}{by}{note}", time(&pause.at))
     });
     let tags: Vec<&str> = workflow.tags.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    let steps = workflow.definition.as_ref().and_then(|d| d["tasks"].as_object());
+    let steps = workflow.definition.as_ref().and_then(step_names);
     fields(&[
         ("name", Some(workflow.name.clone())),
         ("id", Some(workflow.id.clone())),
@@ -201,8 +201,20 @@ fn as_text(workflow: &WorkflowView) -> String {
         ("hash", Some(workflow.hash.clone())),
         ("created", Some(time(&workflow.inserted_at))),
         ("updated", Some(time(&workflow.updated_at))),
-        ("steps", steps.map(|steps| steps.keys().cloned().collect::<Vec<_>>().join(", "))),
+        ("steps", steps.map(|steps| steps.join(", "))),
     ])
+}
+
+/// The names of the steps of a graph, or of a step list.
+fn step_names(definition: &Value) -> Option<Vec<String>> {
+    if let Some(steps) = definition["steps"].as_array() {
+        let name = |(place, step): (usize, &Value)| match step["id"].as_str() {
+            Some(id) => id.to_owned(),
+            None => format!("step[{place}]"),
+        };
+        return Some(steps.iter().enumerate().map(name).collect());
+    }
+    Some(definition["tasks"].as_object()?.keys().cloned().collect())
 }
 
 /// Applies each file on its own. After a refused file it goes on with the next.

@@ -343,27 +343,74 @@ fn a26_commands_tools_and_agents_are_tasks_and_a_wildcard_takes_no_command() {
 
 #[test]
 fn the_commands_that_read_definitions_take_step_lists() {
+    const LIST: &str = "
+name: list
+steps:
+  - { id: sh, type: bash, command: date, env: { A: '{{variables.a}}' }, outputVariable: out }
+  - { type: log, message: '{{outputs.out.stdout}}' }
+  - { type: group, steps: [{ type: task, task: a.v1 }] }
+";
+    const CASES: &str = "
+workflow: list.yaml
+input: { a: 7 }
+cases:
+  - name: it ends
+    tasks: { sh: { result: { exit_code: 0, stdout: noon } }, 'step[2]/step[2].steps[0]': { result: 1 } }
+    expect:
+      status: completed
+      output: { out: { stdout: noon } }
+      steps:
+        sh: { input: { command: date, env: { A: '7' }, stdin: null, timeout_ms: 120000 } }
+        'step[1]': { body: noon }
+        'step[2].steps[0]': success
+";
     let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("list.yaml");
-    std::fs::write(
-        &file,
-        "name: list\nsteps:\n  - { type: log, message: hi }\n  - { id: end, type: task, task: a.v1 }\n",
-    )
-    .expect("a file");
-    let checked = onward(&["validate", file.to_str().expect("a path")]);
-    assert!(checked.status.success(), "{checked:?}");
-    assert!(String::from_utf8_lossy(&checked.stdout).contains("steps, 2 steps"), "{checked:?}");
-    let cases = folder.path().join("list.test.yaml");
-    std::fs::write(
-        &cases,
-        "workflow: list.yaml\ncases:\n  - name: it ends\n    tasks: { end: { result: 1 } }\n    expect: { status: completed, steps: { 'step[0]': success, end: success } }\n",
-    )
-    .expect("a file");
-    let tested = onward(&["test", cases.to_str().expect("a path")]);
-    assert!(
-        tested.status.success(),
-        "{}{}",
-        String::from_utf8_lossy(&tested.stdout),
-        String::from_utf8_lossy(&tested.stderr)
+    let write = |name: &str, text: &str| {
+        let file = folder.path().join(name);
+        std::fs::write(&file, text.trim_start()).expect("a file");
+        file.to_str().expect("a path").to_owned()
+    };
+    let said = |arguments: &[&str]| {
+        let output = onward(arguments);
+        let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {text}");
+        text.into_owned()
+    };
+    let list = write("list.yaml", LIST);
+    assert!(said(&["validate", &list]).contains("steps, 4 steps"));
+    said(&["test", &write("list.test.yaml", CASES)]);
+}
+
+#[test]
+fn a12_variables_of_a_manual_run_go_over_the_defaults() {
+    let server = Server::start();
+    let list = json!([{ "id": "a", "type": "set", "values": { "all": "{{variables}}" } }]);
+    let workflow = define(&server, list, json!({ "variables": { "x": 1, "y": { "z": 2 } } }));
+    let request = json!({ "workflowId": workflow, "variables": { "x": 5 } });
+    let started = server.post("/api/v1/triggers/manual/run", &request);
+    assert!([200, 201, 202].contains(&started.status), "{}", started.text());
+    let run = started.json()["data"]["run_id"].as_str().expect("a run").to_owned();
+    assert_eq!(server.finished(&run)["tasks"]["a"]["body"]["all"], json!({ "x": 5, "y": { "z": 2 } }));
+}
+
+#[test]
+fn m28_a_list_that_failed_in_a_branch_is_retried_where_it_failed() {
+    let upstream = Upstream::start();
+    upstream.on("/pay", [status(400), answer(200, json!({ "paid": true }))]);
+    let server = Server::start();
+    let text = upstream.fill(
+        r#"[{"id": "c", "type": "conditional", "condition": "variables.n > 1", "then": [
+              {"id": "first", "type": "set", "values": {"n": 1}, "outputVariable": "first"},
+              {"id": "pay", "type": "http", "url": "$UP/pay"}], "else": [{"id": "other", "type": "noop"}]},
+            {"id": "end", "type": "set", "values": {"paid": "{{outputs.pay.paid}}", "n": "{{outputs.first.n}}"}}]"#,
     );
+    let workflow = define(&server, serde_json::from_str(&text).expect("JSON"), json!({}));
+    let run = server.trigger(&workflow, &json!({ "n": 2 }));
+    assert_eq!(server.finished(&run)["status"], "failed");
+    server.post(&format!("/api/v1/runs/{run}/retry"), &json!({ "actor": "ada" })).data(200);
+    let view = eventually("it completes", || Some(server.run(&run)).filter(|view| view["status"] == "completed"));
+    assert_eq!(view["tasks"]["end"]["body"], json!({ "paid": true, "n": 1 }));
+    assert_eq!(statuses(&steps(&server, &view, "c")), ["c/first=success", "c/pay=success", "c/other=skipped"]);
+    assert_eq!(upstream.effects_on("/pay").len(), 2);
+    server.verify();
 }

@@ -186,3 +186,92 @@ fn t37_no_sequence_of_tokens_panics() {
         assert!(!ours || theirs, "accepted here only: {source:?}");
     }
 }
+
+/// Random steps, with fields of all kinds and values of all types, give a plan or problems with places.
+#[test]
+fn t37_no_list_of_random_steps_panics() {
+    const TYPES: &[&str] = &["conditional", "parallel", "loop", "group", "set", "bash", "log", "approval", "noop", "x"];
+    const FIELDS: &[&str] = &[
+        "id",
+        "outputVariable",
+        "condition",
+        "then",
+        "else",
+        "steps",
+        "items",
+        "while",
+        "values",
+        "command",
+        "message",
+        "prompt",
+        "compensate",
+        "allow_failure",
+        "on_error",
+        "maxConcurrency",
+        "timeoutMs",
+        "if",
+        "output",
+        "as",
+    ];
+    const TEXTS: &[&str] = &[
+        "a",
+        "b",
+        "step",
+        "step[0]",
+        "variables.x",
+        "outputs.a",
+        "outputs.b.c > 1",
+        "tasks.a.body",
+        "{{outputs.a}}",
+        "{{variables.x ?? tasks['step[0]'].status}}",
+        "index < 3",
+        "é",
+    ];
+    struct Dice(u64);
+    impl Dice {
+        fn below(&mut self, below: usize) -> usize {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (self.0 >> 33) as usize % below
+        }
+        fn step(&mut self, depth: usize) -> serde_json::Value {
+            let mut step = serde_json::Map::new();
+            if self.below(12) > 0 {
+                step.insert("type".into(), TYPES[self.below(TYPES.len())].into());
+            }
+            for _ in 0..self.below(5) {
+                let field = FIELDS[self.below(FIELDS.len())];
+                step.insert(field.into(), self.value(field, depth));
+            }
+            step.into()
+        }
+        fn value(&mut self, field: &str, depth: usize) -> serde_json::Value {
+            match self.below(10) {
+                0 => self.below(2_000).into(),
+                1 => (self.below(2) == 0).into(),
+                2 => serde_json::json!({ "variable": TEXTS[self.below(TEXTS.len())], "equals": self.below(2) }),
+                _ if ["then", "else", "steps"].contains(&field) && depth < 3 => {
+                    (0..self.below(4)).map(|_| self.step(depth + 1)).collect()
+                }
+                3 => self.step(depth + 2),
+                _ => TEXTS[self.below(TEXTS.len())].into(),
+            }
+        }
+    }
+    let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
+    let mut plans = 0;
+    for _ in 0..10_000 {
+        let steps: Vec<serde_json::Value> = (0..dice.below(4)).map(|_| dice.step(0)).collect();
+        let source = serde_json::json!({ "name": "x", "steps": steps }).to_string();
+        let tree = read(source.as_bytes(), Syntax::Json).unwrap();
+        match compile(&tree) {
+            Ok(compiled) => {
+                plans += 1;
+                let layout = compiled.plan.layout();
+                let again = kernel::Plan::decode(&compiled.plan.encode()).unwrap();
+                assert_eq!(again.layout(), layout, "{source}");
+            }
+            Err(problems) => assert!(problems.iter().all(|d| d.code != "internal"), "{source}: {problems:?}"),
+        }
+    }
+    assert!(plans > 40, "only {plans} of them are valid");
+}

@@ -199,6 +199,39 @@ fn a24_a_run_begins_no_more_steps_than_its_limit() {
 }
 
 #[test]
+fn a24_a_run_that_reached_its_limit_undoes_what_it_did_and_counts_anew_when_it_is_retried() {
+    let mut layout = plan_of("a; b: a; c: b").layout().clone();
+    layout.max_steps = 2;
+    let start = |layout: &Layout| {
+        let mut story =
+            Story::start(Plan::new(layout.clone()).unwrap(), Origin::default(), Admission::Open, Vec::new());
+        story.answers("a=200 b=200");
+        story
+    };
+    let mut story = start(&layout);
+    assert_eq!(story.statuses(), "a=success b=success c=cancelled run=failed");
+    let reopen = Input::Reopen {
+        from: None,
+        allow_irreversible: false,
+        actor: "ada".into(),
+        reason: String::new(),
+        admission: Admission::Open,
+    };
+    assert_eq!(story.give(reopen), Answer::Applied);
+    story.answers("c=200");
+    assert_eq!(story.statuses(), "a=success b=success c=success run=completed");
+
+    let undo = Node { key: crate::run::UNDO_NAME.into(), body: Some(Body::Noop {}), ..layout.nodes[0].clone() };
+    layout.nodes[0].undo = Some(3);
+    layout.nodes.push(undo);
+    let mut story = start(&layout);
+    assert_eq!(story.run.status(), RunStatus::Compensating);
+    story.answers("a/compensate=done");
+    assert_eq!(story.run.status(), RunStatus::Failed);
+    assert_eq!(story.run.state.failure.as_ref().unwrap().code, "max_steps_exceeded:2");
+}
+
+#[test]
 fn a5_keys_with_brackets_are_found() {
     let groups = &[("", "a@each=trigger.body.l; b"), ("a", "c")];
     let mut story = Story::changed(groups, json!({ "l": [1, 2] }), |layout| {
