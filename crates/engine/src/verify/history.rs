@@ -331,7 +331,8 @@ fn check_step_event(case: &mut Case<'_>, moment: &EventInContext<'_>, name: &str
         (_, Event::Skipped { because: Because::Operator { .. }, .. }) => state.overridden == Some(Override::Skip),
         (_, Event::Succeeded { .. }) if state.overridden == Some(Override::Result) => true,
         // An attempt that was called off with its step comes to its end.
-        (Phase::Done { .. }, Event::Returned { attempt, .. } | Event::ChildEnded { attempt, .. })
+        // What an operator decided about the step may be the next event.
+        (_, Event::Returned { attempt, .. }) | (Phase::Done { .. }, Event::ChildEnded { attempt, .. })
             if run.state.called_off.get(&step).is_some_and(|called_off| called_off.attempt == *attempt) =>
         {
             true

@@ -180,9 +180,9 @@ impl Run {
                 // What an operator decided stays.
                 let is_cancelled =
                     self.step(*step).status() == StepStatus::Cancelled || planted_bugs::is(Bug::LateResultOverrides);
-                match (response, is_cancelled) {
-                    (Some(Response { body: Some(body), .. }), false) => self.count_payload(body),
-                    _ => self.set_response(*step, response.as_ref()),
+                match is_cancelled {
+                    true => self.set_response(*step, response.as_ref()),
+                    false => response.iter().flat_map(|it| &it.body).for_each(|body| self.count_payload(body)),
                 }
                 let undo_if_unknown = self.node(plan, *step).undo_if_unknown;
                 let is_unknown = failure.as_ref().is_some_and(Failure::is_unknown_outcome);

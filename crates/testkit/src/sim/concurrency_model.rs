@@ -77,6 +77,8 @@ struct GroupModel {
     newest_replacer: Option<RunId>,
     /// The last batch in which runs ended: its number, how many ended, and whether one of them was queued.
     departed: (u64, usize, bool),
+    /// When a run last ended.
+    departed_at: Timestamp,
 }
 
 /// What one batch did to a group.
@@ -89,7 +91,7 @@ struct GroupChange {
     had_queue: bool,
     /// Runs that the batch created and did not refuse.
     created: usize,
-    queued: Vec<RunId>,
+    queued: usize,
     /// Runs that the batch should have created but did not.
     not_created: usize,
     admitted: Vec<RunId>,
@@ -98,11 +100,13 @@ struct GroupChange {
 
 impl GroupModel {
     /// The number of queued runs that are older than this one. Ids from the same millisecond have no order.
-    /// Without those that are among `others`.
-    fn waiting_before(&self, run: RunId, others: &[RunId]) -> usize {
-        let is_older =
-            |other: &&RunId| other.0[..6] < run.0[..6] && !self.requeued.contains(other) && !others.contains(other);
-        self.waiting.keys().filter(is_older).count()
+    /// Without those that were queued after `decided_by`, if that is given.
+    fn waiting_before(&self, run: RunId, decided_by: Option<Timestamp>) -> usize {
+        let is_known = |since: Timestamp| decided_by.is_none_or(|at| since < at);
+        let is_older = |(other, since): &(&RunId, &Timestamp)| {
+            other.0[..6] < run.0[..6] && !self.requeued.contains(*other) && is_known(**since)
+        };
+        self.waiting.iter().filter(is_older).count()
     }
 }
 
@@ -154,7 +158,9 @@ impl ConcurrencyModel {
         for (run, event) in events {
             let is_admitted =
                 matches!(event, ConcurrencyEvent::Entered | ConcurrencyEvent::Reentered | ConcurrencyEvent::Admitted);
-            ViolationKind::Early.unless(!is_admitted || !self.held.contains_key(run), || {
+            // A process that does not know of the end of a run has it in its group still.
+            let may_be_unknown = *event == ConcurrencyEvent::Reentered && !writer.is_only_writer;
+            ViolationKind::Early.unless(!is_admitted || may_be_unknown || !self.held.contains_key(run), || {
                 format!("{run} is admitted although its workflow is paused")
             })?;
             let Some((key, limit)) = self.runs.get(run) else {
@@ -221,14 +227,13 @@ impl GroupModel {
                 if event == ConcurrencyEvent::Requeued {
                     self.requeued.insert(run);
                 }
-                change.created += 1;
-                change.queued.push(run);
+                (change.created, change.queued) = (change.created + 1, change.queued + 1);
                 Ok(())
             }
             ConcurrencyEvent::Refused => {
                 let is_full = taken + change.departed_before + change.not_created >= limit.max_runs as usize
                     || change.had_queue
-                    || !change.queued.is_empty();
+                    || change.queued > 0;
                 let is_accountable = writer.is_only_writer && writer.knows_all_commits;
                 require(is_full || !is_accountable, || {
                     format!("{run} is refused although only {taken} of {} runs are open or queued", limit.max_runs)
@@ -256,6 +261,7 @@ impl GroupModel {
             ConcurrencyEvent::Ended => {
                 self.requeued.remove(&run);
                 let (was_in, had_waited) = (self.open.remove(&run), self.waiting.remove(&run).is_some());
+                self.departed_at = at;
                 self.departed.1 += usize::from(was_in || had_waited);
                 self.departed.2 |= had_waited;
                 Ok(())
@@ -267,9 +273,9 @@ impl GroupModel {
     /// and only its own record is not committed yet.
     fn check_after_batch(&self, change: &GroupChange, writer: BatchWriter) -> CheckResult {
         for run in change.admitted.iter().filter(|run| writer.is_only_writer && self.open.contains(run)) {
-            // What was queued by this very batch may have come after the admission.
-            let younger = if writer.has_own_clock { &change.queued[..] } else { &[] };
-            let (open, ahead) = (self.open.len(), self.waiting_before(*run, younger));
+            // A run that was queued after the latest end may have come after the admission, whatever its id.
+            let decided_by = writer.has_own_clock.then_some(self.departed_at);
+            let (open, ahead) = (self.open.len(), self.waiting_before(*run, decided_by));
             ViolationKind::Duplicated.unless(open + ahead <= self.largest_limit as usize, || {
                 format!(
                     "{run} is admitted: {open} are open, {ahead} were queued earlier, the limit is {}",

@@ -83,9 +83,8 @@ impl World {
         // Nor to one with tasks on a shared store: a lease would keep its limit slots, and claims would find its ready
         // tasks again and again.
         let is_shared = self.faults.is_shared;
-        let has_tasks = |run: &Run| {
-            run.state.steps.iter().any(|step| matches!(step.phase, Phase::Ready { .. } | Phase::Leased { .. }))
-        };
+        let has_tasks =
+            |run: &Run| run.steps().any(|(_, step)| matches!(step.phase, Phase::Ready { .. } | Phase::Leased { .. }));
         let open: Vec<RunId> = free
             .filter(|(id, _, run)| (!is_shared || !has_tasks(run)) && !self.checker.families.is_child(*id))
             .map(|(run, ..)| run)

@@ -21,7 +21,7 @@ const RETRIES_MAX: u32 = 4;
 const DECISIONS: u32 = 60;
 const RETRIES: u32 = 600;
 /// How many runs of a thousand are cancelled early, after undoing what they did.
-const CANCELLATIONS: u32 = 150;
+const CANCELLATIONS: u32 = 250;
 
 /// What an operator does; the step is chosen when the request is sent.
 #[derive(Clone, Copy, Debug)]
@@ -63,13 +63,26 @@ impl World {
     pub fn operators_see(&mut self, run: RunId) {
         let Some(state) = self.checker.stored(run) else { return };
         let has_failed = matches!(state.status(), RunStatus::Failed | RunStatus::Timeout);
-        let is_open = !state.is_terminal();
+        let has_child = state.steps().any(|(_, step)| matches!(step.phase, Phase::Child {}));
+        let (is_open, is_undoing) = (!state.is_terminal(), state.status() == RunStatus::Compensating);
         if self.faults.has_retries && has_failed && self.operator_random.chance(RETRIES) {
             for _ in 0..self.operator_random.between(1, 2) {
                 let plan = OperatorPlan::Retry { choice: self.operator_random.draw() };
                 let delay = self.operator_random.log_millis(1, 20_000);
                 self.push(delay, SimEvent::ClientRequest(PlannedRequest::by_operator(run, plan)));
             }
+        }
+        if is_undoing && self.faults.has_user_pauses && !self.is_liveness_phase && self.operator_random.coin() {
+            let (pause, resume) = (ClientRequest::Pause { run }, ClientRequest::Resume { run });
+            let delay = self.operator_random.log_millis(1, 2_000);
+            self.push(delay, SimEvent::ClientRequest(PlannedRequest::new(pause)));
+            let delay = self.operator_random.log_millis(1, 60_000);
+            self.push(delay, SimEvent::ClientRequest(PlannedRequest::new(resume)));
+        }
+        if has_child && self.faults.has_undo && !self.is_liveness_phase && self.operator_random.chance(DECISIONS) {
+            let cancel = PlannedRequest::new(ClientRequest::Cancel { run, compensate: true });
+            let delay = self.operator_random.log_millis(1, 5_000);
+            self.push(delay, SimEvent::ClientRequest(cancel));
         }
         let may_decide = self.faults.has_overrides && is_open && !self.is_liveness_phase;
         if may_decide && self.operator_random.chance(DECISIONS) {

@@ -17,8 +17,8 @@ impl TestWorkflow {
         let share = random.pick(&[100, 400, 800]);
         for i in 0..self.steps.len() {
             let kind = self.steps[i].kind;
-            if random.chance(60) {
-                let is_irreversible = random.coin();
+            if random.chance(100) {
+                let is_irreversible = random.chance(700);
                 self.steps[i].undo =
                     UndoSettings { is_irreversible, is_not_compensatable: !is_irreversible, ..Default::default() };
             } else if random.chance(share) && can_be_undone(kind) {

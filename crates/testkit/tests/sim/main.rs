@@ -23,7 +23,7 @@ const RUN_TWICE_EVERY: u64 = 100;
 const FAILURES_MAX: usize = 10;
 
 /// Coverage marks that a batch of seeds must hit, or it proves little.
-const REQUIRED_MARKS: [&str; 125] = [
+const REQUIRED_MARKS: [&str; 131] = [
     "a batch of a fenced node was refused",
     "a callback was aimed at a deadline",
     "a cancel was aimed at a deadline",
@@ -68,6 +68,10 @@ const REQUIRED_MARKS: [&str; 125] = [
     "a replaced process crashed",
     "a report was sent again",
     "a report was too late",
+    "a retry began at a step",
+    "a retry began inside of a group",
+    "a retry was refused because a step is irreversible",
+    "a retry was refused by a concurrency limit",
     "a run of a deleted workflow was read",
     "a run of an earlier version was read",
     "a run waited for its start time",
@@ -75,6 +79,7 @@ const REQUIRED_MARKS: [&str; 125] = [
     "a run was cancelled for a newer run",
     "a run was deleted",
     "a run was kept because of its inbox",
+    "a run was paused while it undid what it did",
     "a run was paused",
     "a run was queued",
     "a run was recovered",
@@ -113,6 +118,7 @@ const REQUIRED_MARKS: [&str; 125] = [
     "an idempotency key was taken",
     "an input was found in the inbox",
     "an input was written to the inbox",
+    "an operator decided about an undo",
     "an operator gave the result of a step",
     "an operator let a step go on at once",
     "an operator skipped a step",

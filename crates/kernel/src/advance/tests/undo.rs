@@ -245,6 +245,12 @@ fn m25_m32_a_step_with_a_given_result_is_undone_once_although_its_attempt_succee
     assert_eq!(story.give(Input::Override { step, decision: Box::new(decision) }), Answer::Applied);
     assert_eq!(story.give(late), Answer::Applied, "the attempt that was called off comes to its end");
     assert_eq!(story.run.step(step).body(), Some(&Payload::json("1")), "and changes nothing");
+    let mut other = begin(&[("", "a; b@wait=x: a")], "a!");
+    let late = other.result("a", TaskResult::Done { body: None, took: Span(1) });
+    let (actor, reason) = ("ada".to_owned(), String::new());
+    let decision = StepOverride { verb: Override::Result, body: Some(Payload::json("1")), actor, reason };
+    other.give_all(vec![Input::Override { step, decision: Box::new(decision) }, late]);
+    assert_eq!(other.body("a"), json!(1), "also without a body");
     story.cancel_and_undo();
     story.answers("a/compensate=200");
     assert_eq!(story.run.status(), RunStatus::Cancelled);
@@ -294,6 +300,7 @@ fn m32_the_number_of_a_payload_that_changes_nothing_is_not_given_out_again() {
     story.give(Input::Override { step, decision: Box::new(decision) });
     assert_eq!(story.give(late), Answer::Applied);
     assert_eq!((story.payloads.len(), story.run.state.payloads), (1, 1));
+    assert_eq!(story.body("a"), json!(1));
     story.callback("b", &"y".repeat(INLINE_MAX + 1));
     assert_eq!(story.payloads.len(), 2);
 }
