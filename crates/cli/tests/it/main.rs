@@ -43,6 +43,7 @@ mod overrides;
 mod postgres;
 mod promises;
 mod readme;
+mod recovery;
 mod repair;
 mod restart;
 mod run_history;
