@@ -71,6 +71,11 @@ const WORKFLOWS: &[(&str, &str)] = &[
         "undo",
         "book: { url: $UP/book, compensate: { url: $UP/unbook, body: { of: \"{{trigger.body.key}}\" } } }\nhold: { url: $UP/hold, needs: [book], compensate: { url: $UP/unhold } }\nship: { url: $UP/ship, needs: [hold], retries: 0 }",
     ),
+    // The first attempt at `mend` fails, and the run with it. It is retried in place.
+    (
+        "mended",
+        "pay: { url: $UP/pay }\nmend: { url: $UP/mend, needs: [pay], retries: 0 }\nend: { url: $UP/end, needs: [mend] }",
+    ),
     // A denial that a step handles, and one that ends the run.
     (
         "told",
@@ -127,6 +132,7 @@ impl Driver {
     /// Load on a server that was started with [`flags`].
     pub fn new(server: Server, upstream: &Upstream, seed: u64) -> Driver {
         upstream.on("/flaky", [Act::FailFirst]);
+        upstream.on("/mend", [Act::FailFirst]);
         upstream.on("/ship", [status(400)]);
         // Slow requests, so that kills interrupt running steps.
         for (path, millis) in [
@@ -376,6 +382,9 @@ impl Load {
 
     /// Gives a signal to a run, or decides or resumes what it waits for, perhaps too early or again.
     fn tend(&self, api: Api, rng: &mut Rng) {
+        if rng.one_in(4) {
+            return self.recent("mended", rng).into_iter().for_each(|run| self.retry(api, run));
+        }
         if rng.one_in(2) {
             let workflow = if rng.one_in(2) { "told" } else { "gate" };
             return self.recent(workflow, rng).into_iter().for_each(|run| self.decide(api, run, rng.one_in(2)));
@@ -412,7 +421,18 @@ impl Load {
         self.journal.note(line, outcome(answer, |_| String::new()));
     }
 
+    /// Goes on with a run, if it has failed.
+    fn retry(&self, api: Api, run: String) {
+        let path = format!("/api/v1/runs/{run}/retry");
+        let line = self.journal.ask(Request::Retry { run });
+        let answer = api.write(&path, &[], b"{}");
+        self.journal.note(line, outcome(answer, |_| String::new()));
+    }
+
     fn tend_all(&self, server: &Server) {
+        for run in server.list("/api/v1/runs?workflow=mended&status=failed") {
+            self.retry(**server, run["id"].as_str().expect("an id").to_owned());
+        }
         for workflow in ["told", "gate"] {
             for (number, run) in
                 server.list(&format!("/api/v1/runs?workflow={workflow}&status=waiting")).iter().enumerate()

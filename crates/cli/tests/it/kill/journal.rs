@@ -26,6 +26,10 @@ pub enum Request {
         run: String,
         step: &'static str,
     },
+    /// Go on with a run that failed.
+    Retry {
+        run: String,
+    },
     /// Approve or reject the step `ask`.
     Decide {
         run: String,
