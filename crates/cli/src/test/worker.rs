@@ -18,7 +18,7 @@ const CREDITS: u32 = 100_000;
 pub async fn claim(engine: &Engine, org: OrgId) -> Result<Vec<ClaimedTask>, engine::Error> {
     let request = WorkRequest {
         worker: NAME.into(),
-        types: vec!["%".into()],
+        types: vec!["%".into(), lang::BASH_TYPE.into()],
         runtime: None,
         version: None,
         slots: None,
