@@ -629,6 +629,43 @@ pub struct VersionView {
     pub name: Word,
     pub version: Word,
     pub api: Word,
+    /// Whether this server runs the commands of bash steps; only in the response to `GET /api/v1/version`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bash: Option<BashView>,
+}
+
+/// Whether a server runs the commands of bash steps, and how well it contains them.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct BashView {
+    pub enabled: bool,
+    /// How well this machine contains commands: `none`, `supervised`, `restricted` or `isolated`. Absent if commands are
+    /// not enabled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub level: Option<Word>,
+    /// The level that is required. Below it, every bash step fails as `sandbox_unavailable`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub required: Option<Word>,
+    /// Whether commands may use the network.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<bool>,
+    /// How many commands run at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slots: Option<u32>,
+    /// What was tried to find the level.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub features: Vec<BashFeatureView>,
+    /// Why this machine could not be examined.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// One way to contain a command.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct BashFeatureView {
+    pub name: Word,
+    pub available: bool,
+    /// What was found, or why it is missing.
+    pub why: String,
 }
 
 /// Why a run, or one of its steps, is in its state. The fields of the first cause stand here, too.

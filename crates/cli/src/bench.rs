@@ -240,6 +240,7 @@ async fn open(location: &Location) -> Result<Engine, String> {
         seed: None,
         node: String::new(),
         retention: None,
+        bash: None,
     };
     Engine::open(store, options).await.map_err(|e| e.to_string())
 }

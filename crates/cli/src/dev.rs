@@ -1,5 +1,6 @@
 //! `onward dev`: the server for development. It needs no key, so it listens on loopback only; its clock may be virtual.
 
+use crate::bash_steps;
 use crate::node::{self, AccessMode, ClockArguments, Config};
 use engine::ClockMode;
 use kernel::Span;
@@ -9,6 +10,8 @@ use std::process::ExitCode;
 pub struct Arguments {
     #[command(flatten)]
     node: node::Flags,
+    #[command(flatten)]
+    bash: bash_steps::CommandFlags,
     /// `virtual` lets tests move time with POST /api/v1/dev/clock
     #[arg(long, env = "ONWARD_CLOCK", value_parser = ["real", "virtual"], default_value = "real")]
     clock: String,
@@ -45,5 +48,6 @@ fn check(arguments: Arguments) -> Result<Config, String> {
         Some(text) => node::duration("--clock-advance", &text, "3h", Span(0)..=ADVANCE_MAX)?,
         None => Span(0),
     };
-    node::check(arguments.node, ClockArguments { mode, start, advance })
+    let bash = Some(bash_steps::of_dev(arguments.bash)?);
+    node::check(arguments.node, ClockArguments { mode, start, advance }, bash)
 }

@@ -1,6 +1,7 @@
 //! The `onward` binary. This file parses the arguments and calls the command; each command has its own module.
 //! No other crate reads the environment or ends the process.
 
+mod bash_steps;
 mod bench;
 mod dev;
 mod exit;
@@ -70,6 +71,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // The server starts this program again for each command of a bash step.
+    if let Some(code) = bash::run_stage(std::env::args_os()) {
+        return code;
+    }
     match Arguments::try_parse() {
         Ok(arguments) => match arguments.command {
             Command::Dev(arguments) => dev::run(arguments),

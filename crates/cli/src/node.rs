@@ -2,6 +2,7 @@
 //! configuration before anything is opened. When the server is ready, it prints one line to standard output;
 //! everything else is a log line on standard error.
 
+use crate::bash_steps;
 use crate::exit;
 use engine::secret::{Secret, Signer};
 use engine::{ClockMode, Engine, HttpOptions, Options};
@@ -70,6 +71,8 @@ pub struct Config {
     ignore_host_backoff: bool,
     grace: Duration,
     retention: Option<Span>,
+    /// Set if this process runs the commands of bash steps.
+    bash: Option<bash_steps::Settings>,
 }
 
 /// Which clock the engine uses, and where it starts.
@@ -110,6 +113,13 @@ pub fn run(config: Result<Config, String>, access_mode: impl FnOnce(&Path) -> Re
         }
     };
     start_logging();
+    // Before secrets are read. Commands run as the same user where each cannot have its own.
+    if config.bash.is_some()
+        && let Err(error) = bash::protect_this_process()
+    {
+        eprintln!("error: cannot protect this process from the commands it runs: {error}");
+        return exit::INPUT_OUTPUT.into();
+    }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -129,7 +139,7 @@ pub fn run(config: Result<Config, String>, access_mode: impl FnOnce(&Path) -> Re
     code.into()
 }
 
-pub fn check(flags: Flags, clock: ClockArguments) -> Result<Config, String> {
+pub fn check(flags: Flags, clock: ClockArguments, bash: Option<bash_steps::Settings>) -> Result<Config, String> {
     let store = location(&flags.data, flags.store.as_deref())?;
     let public_url = flags.public_url.map(|url| match url.strip_suffix('/').unwrap_or(&url) {
         url if (url.starts_with("http://") || url.starts_with("https://")) && !url.contains(['?', '#', '@']) => {
@@ -153,6 +163,7 @@ pub fn check(flags: Flags, clock: ClockArguments) -> Result<Config, String> {
         ignore_host_backoff: flags.no_host_backoff,
         grace: Duration::from_micros(grace.0),
         retention: retention.transpose()?,
+        bash,
     })
 }
 
@@ -216,6 +227,17 @@ async fn serve(config: Config, mode: AccessMode) -> Result<(), Failure> {
         Location::Postgres(_) => node_name(&config.data)?,
         Location::Sqlite(_) => Default::default(),
     };
+    let bash = match config.bash {
+        Some(settings) => {
+            let mut secrets = vec![config.secret];
+            secrets.extend(config.signing_secret);
+            if let Location::Sqlite(path) = &config.store {
+                secrets.extend(["", "-wal", "-shm"].map(|end| PathBuf::from(format!("{}{end}", path.display()))));
+            }
+            Some(settings.options(&config.data, secrets)?)
+        }
+        None => None,
+    };
     let options = Options {
         secret,
         public_url: public_url.clone(),
@@ -227,6 +249,7 @@ async fn serve(config: Config, mode: AccessMode) -> Result<(), Failure> {
         seed: None,
         node,
         retention: config.retention,
+        bash,
     };
     let engine = Engine::open(store, options).await.map_err(|error| match error {
         engine::Error::Refused(why) => (exit::USAGE, why),

@@ -3,8 +3,9 @@
 //! The key is `ONWARD_ADMIN_KEY`. Without that variable, the first start makes a key and prints it once. The data
 //! folder keeps only its SHA-256, so the key stays valid after a restart and cannot be read back.
 
+use crate::bash_steps;
 use crate::exit;
-use crate::node::{self, AccessMode, ClockArguments, Failure};
+use crate::node::{self, AccessMode, ClockArguments, Config, Failure};
 use server::KeyHash;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -15,6 +16,8 @@ use std::process::ExitCode;
 pub struct Arguments {
     #[command(flatten)]
     node: node::Flags,
+    #[command(flatten)]
+    bash: bash_steps::ServeFlags,
 }
 
 /// A shorter key could be guessed.
@@ -27,10 +30,15 @@ pub fn run(arguments: Arguments) -> ExitCode {
         eprintln!("error: {message}");
         return exit::USAGE.into();
     }
-    node::run(node::check(arguments.node, ClockArguments::REAL), |data| match given {
+    node::run(config(arguments), |data| match given {
         Some(key) => Ok(AccessMode::Key(KeyHash::of(&key))),
         None => stored_key(data).map(AccessMode::Key),
     })
+}
+
+fn config(arguments: Arguments) -> Result<Config, String> {
+    let bash = bash_steps::of_serve(arguments.bash)?;
+    node::check(arguments.node, ClockArguments::REAL, bash)
 }
 
 /// Checks that a key is long enough and can be sent in a header.

@@ -4,6 +4,7 @@
 //! mailbox advance, commit, release. The commit's fsync is the batching window; there is no other delay. Other threads
 //! read evicted runs and payloads.
 
+use crate::bash_worker::{BashOptions, BashWorker};
 use crate::clock::ClockMode;
 use crate::driver;
 use crate::error::Error;
@@ -57,6 +58,8 @@ pub struct Options {
     pub node: String,
     /// How long ended runs are kept; `None` for ever.
     pub retention: Option<Span>,
+    /// Runs `bash` steps in this process; without it, they wait for another node that does.
+    pub bash: Option<BashOptions>,
 }
 
 #[derive(Clone)]
@@ -68,6 +71,7 @@ pub struct Engine {
     pub webhooks: Arc<Webhooks>,
     pub subscriptions: Arc<Subscriptions>,
     pub virtual_clock: Arc<VirtualClock>,
+    pub bash: Option<Arc<BashWorker>>,
     core: Arc<Core>,
     pub(crate) cluster: Arc<Cluster>,
     http_queue: Arc<HttpQueue>,
@@ -92,6 +96,7 @@ impl Engine {
         let caches =
             Caches { workflows: workflow_cache.clone(), types: types.clone(), subscribers: subscribers.clone() };
         let owns_every_run = options.clock != ClockMode::Real;
+        let bash = options.bash.map(|bash| Arc::new(BashWorker::new(bash, &options.node)));
         let cluster = Arc::new(Cluster::join(core.clone(), options.node, owns_every_run, caches).await?);
         crash::point(Point::EpochClaimed);
 
@@ -121,8 +126,10 @@ impl Engine {
                 scheduler.clone(),
                 outbox_queue.clone(),
                 child_queue.clone(),
+                bash.is_some(),
                 moved,
             )),
+            bash: bash.clone(),
             runs: runs.clone(),
             workflows: workflows.clone(),
             triggers,
@@ -160,6 +167,9 @@ impl Engine {
         }
         tokio::spawn(engine.tasks.clone().store_workers());
         tokio::spawn(engine.tasks.clone().watch_ready_types());
+        if let Some(bash) = bash {
+            tokio::spawn(bash.run(engine.tasks.clone()));
+        }
         tokio::spawn(scheduler.run());
         tokio::spawn(Outbox::new(core, runs, workflows, outbox_queue).run(released));
         Ok(engine)
@@ -234,6 +244,11 @@ impl Engine {
         for (dispatch, result) in self.http_queue.close() {
             self.core.inbox.send(driver::finished(&dispatch, result));
         }
+        tokio::join!(self.finish_attempts(grace), self.finish_commands(grace));
+        self.cluster.leave().await;
+    }
+
+    async fn finish_attempts(&self, grace: Duration) {
         let give_up = Instant::now() + grace;
         while Instant::now() < give_up {
             match self.core.probe().await {
@@ -244,7 +259,12 @@ impl Engine {
                 _ => break,
             }
         }
-        self.cluster.leave().await;
+    }
+
+    async fn finish_commands(&self, grace: Duration) {
+        if let Some(bash) = &self.bash {
+            bash.drain(grace).await;
+        }
     }
 
     /// Stops the loop after its current turn. The next start recovers what was in flight.

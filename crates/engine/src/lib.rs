@@ -5,6 +5,7 @@
 //! [`concurrency_groups`], [`driver`] (what happens around its turns), [`services`] (the loop that drives it, and what the server calls), then [`clock`],
 //! [`secret`], [`execute`] and [`triggers`].
 
+pub mod bash_worker;
 pub mod catalog;
 pub mod child_rows;
 pub mod clock;
@@ -25,6 +26,7 @@ pub mod triggers;
 pub mod verify;
 pub mod version;
 
+pub use bash_worker::{BashOptions, BashWorker};
 pub use catalog::WorkflowChange;
 pub use clock::{Clock, ClockMode};
 pub use engine::{Engine, Options};

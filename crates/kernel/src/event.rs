@@ -431,7 +431,7 @@ impl Failure {
     /// Whether the attempt may have done its work: its end is not known.
     pub fn is_unknown_outcome(&self) -> bool {
         let codes = ["outcome_unknown", "quarantined", "lease_lost", "timeout", "total_timeout", "network"];
-        codes.contains(&self.code.as_str())
+        codes.contains(&self.code.as_str()) || self.code.starts_with("bash_timeout:")
     }
 
     pub fn new(code: &str, message: impl Into<String>) -> Failure {

@@ -4,7 +4,7 @@
 macro_rules! codes {
     ($($name:ident = $code:literal $explanation:literal;)*) => {
         // Some codes are used only by the kernel's parsers; they are listed here for the reference page.
-        $(#[allow(dead_code)] #[doc = $explanation] pub(crate) const $name: &str = $code;)*
+        $(#[allow(dead_code)] #[doc = $explanation] pub const $name: &str = $code;)*
 
         /// Each code and its meaning, in the order of the reference page.
         pub const ALL: &[(&str, &str)] = &[$(($code, $explanation)),*];
@@ -74,6 +74,7 @@ codes! {
     TEMPLATE_IN_HOST = "template_in_host" "A template may only form scheme, host or port of a url when the step lists `allow_hosts`.";
     TEMPLATE_IN_COMMAND = "template_in_command" "The text of a command is fixed: data reaches it through `env` and `stdin`.";
     INVALID_ENV = "invalid_env" "An environment variable has no valid name, or one that changes how commands are found or run.";
+    BASH_DISABLED = "bash_disabled" "A warning: the definition has bash steps, and no server that can be seen runs their commands (`onward serve --bash`).";
     INVALID_HOST = "invalid_host" "An entry of `allow_hosts` is a host name, without scheme, port or path.";
     HOST_NOT_ALLOWED = "host_not_allowed" "The url's host is not in the step's own `allow_hosts`.";
     INVALID_HEADER = "invalid_header" "A header name is an HTTP token and its value has no line breaks.";

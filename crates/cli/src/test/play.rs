@@ -155,6 +155,7 @@ pub async fn play(loaded: &LoadedSuite, now: Timestamp, given: &Given) -> Result
         seed: Some(SEED),
         node: String::new(),
         retention: None,
+        bash: None,
     };
     let engine = Engine::open(Arc::new(MemoryStore::default()), options).await?;
     let story = run_script(&engine, &fake_network, &secret, loaded, given).await;

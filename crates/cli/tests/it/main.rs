@@ -11,6 +11,7 @@ extern crate client as onward_client;
 mod harness;
 
 mod api_model;
+mod bash;
 mod batch;
 mod chaos;
 mod children;

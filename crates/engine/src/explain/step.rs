@@ -302,6 +302,9 @@ impl Case<'_> {
             return (Reason::QueuedByLimit, format!("`{key}` waits for room: {why}"), cause, action);
         }
         let seen = match (workers, last_seen) {
+            (0, _) if name == lang::BASH_TYPE => {
+                "no server runs the commands of bash steps; start one with `onward serve --bash`".to_owned()
+            }
             (0, None) => format!("no worker claims `{name}`, and none ever did"),
             (0, Some(at)) => format!("no worker claims `{name}`; one was last seen at {at}"),
             (1, _) => format!("1 worker claims `{name}` and is busy"),

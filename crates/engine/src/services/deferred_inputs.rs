@@ -262,6 +262,7 @@ mod tests {
             seed: Some(1),
             node: String::new(),
             retention: None,
+            bash: None,
         };
         let store = Arc::new(store::MemoryStore::default());
         let engine = Engine::open(store.clone(), options).await.expect("it opens");

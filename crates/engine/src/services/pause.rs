@@ -147,6 +147,7 @@ mod tests {
             seed: Some(1),
             node: String::new(),
             retention: None,
+            bash: None,
         };
         let engine = Engine::open(Arc::new(store::MemoryStore::default()), options).await.expect("it opens");
         let source = r#"{"name": "one", "concurrency": {"key": "all", "limit": 1}, "tasks": {"a": {"sleep": "1h"}}}"#;

@@ -108,6 +108,7 @@ pub struct TaskReport {
     pub outcome: ReportOutcome,
 }
 
+#[derive(Clone)]
 pub enum ReportOutcome {
     /// The result, well-formed JSON.
     Done(Bytes),

@@ -10,11 +10,13 @@ use super::scheduler::Scheduler;
 use crate::clock::{AHEAD_MAX, Clock, ClockMode, wall};
 use crate::engine::Options;
 use crate::error::Error;
-use kernel::{Span, Timestamp};
+use crate::mailbox::{Command, QueueQuery, Reply};
+use kernel::{OrgId, Span, Timestamp};
+use lang::BASH_TYPE;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use store::Store;
 use store::crash::{self, Point};
+use store::{QueueKey, Store};
 use tokio::sync::Notify;
 
 const MODE: &str = "clock";
@@ -94,6 +96,8 @@ pub struct VirtualClock {
     scheduler: Arc<Scheduler>,
     outbox: Arc<OutboxQueue>,
     children: Arc<ChildQueue>,
+    /// This process runs the commands of `bash` steps.
+    runs_commands: bool,
     /// Wakes the services that sleep until a time, so that they read the clock again.
     moved: Vec<Arc<Notify>>,
 }
@@ -104,9 +108,10 @@ impl VirtualClock {
         scheduler: Arc<Scheduler>,
         outbox: Arc<OutboxQueue>,
         children: Arc<ChildQueue>,
+        runs_commands: bool,
         moved: Vec<Arc<Notify>>,
     ) -> VirtualClock {
-        VirtualClock { core: cluster.core.clone(), cluster, scheduler, outbox, children, moved }
+        VirtualClock { core: cluster.core.clone(), cluster, scheduler, outbox, children, runs_commands, moved }
     }
 
     /// Moves a virtual clock forward. Stops at every due time until the work it causes is done. Answers the new time
@@ -175,6 +180,25 @@ impl VirtualClock {
         Ok(())
     }
 
+    /// Does a command run, or will one start without anything else happening?
+    async fn has_commands(&self) -> Result<bool, Error> {
+        if !self.runs_commands {
+            return Ok(false);
+        }
+        let (org, name) = (OrgId::DEFAULT, BASH_TYPE);
+        let query = QueueQuery::Types(org, vec![name.into()]);
+        let Reply::Types(counts) = self.core.ask(|reply_to| Command::Query(query, reply_to)).await? else {
+            return Ok(false);
+        };
+        let (ready, leased, _) = counts.first().copied().unwrap_or_default();
+        if leased > 0 || ready == 0 {
+            return Ok(leased > 0);
+        }
+        let queue = QueueKey { org, name: name.into(), key: String::new() };
+        let status = self.core.ask(|reply_to| Command::Query(QueueQuery::ClaimStatus(queue), reply_to)).await?;
+        Ok(matches!(status, Reply::ClaimStatus(status) if status.blocked_reason.is_none()))
+    }
+
     /// Waits until nothing is under way: no input, no commit, no read, no in-process step but those that wait for an
     /// answer of a fake network.
     async fn settle(&self, give_up: Instant) -> Result<Probe, Error> {
@@ -184,7 +208,8 @@ impl VirtualClock {
             let first = self.core.probe().await?;
             let second = self.core.probe().await?;
             let is_due = second.next_due.is_some_and(|at| at <= self.core.now());
-            if first.is_quiet && second.is_quiet && !is_due && self.outbox.is_empty() && self.children.is_empty() {
+            let is_quiet = first.is_quiet && second.is_quiet && !is_due;
+            if is_quiet && self.outbox.is_empty() && self.children.is_empty() && !self.has_commands().await? {
                 return Ok(second);
             }
             if Instant::now() > give_up {

@@ -40,9 +40,38 @@ const TIMEOUT_MAX: Span = Span::from_secs(600);
 /// The command has this much longer before the engine gives the attempt up: the worker ends it first, and says how.
 const GRACE: Span = Span::from_secs(30);
 
-/// Variables that change what bash or the programs it starts do.
-const REFUSED: &[&str] = &["PATH", "IFS", "ENV", "SHELLOPTS", "PS4", "CDPATH", "GLOBIGNORE", "PROMPT_COMMAND"];
-const REFUSED_PREFIXES: &[&str] = &["LD_", "DYLD_", "BASH", "ONWARD_"];
+/// Variables that change what bash or the programs it starts do: at least those that the library `bash` refuses.
+const REFUSED: &[&str] = &[
+    "CDPATH",
+    "ENV",
+    "EXECIGNORE",
+    "GCONV_PATH",
+    "GETCONF_DIR",
+    "GLOBIGNORE",
+    "HISTFILE",
+    "HOSTALIASES",
+    "IFS",
+    "INPUTRC",
+    "LOCALDOMAIN",
+    "LOCPATH",
+    "NIS_PATH",
+    "NLSPATH",
+    "OPTIND",
+    "PATH",
+    "POSIXLY_CORRECT",
+    "PROMPT_COMMAND",
+    "PS0",
+    "PS1",
+    "PS2",
+    "PS3",
+    "PS4",
+    "RESOLV_HOST_CONF",
+    "RES_OPTIONS",
+    "SHELL",
+    "SHELLOPTS",
+    "TZDIR",
+];
+const REFUSED_PREFIXES: &[&str] = &["BASH", "DYLD_", "GLIBC_", "LD_", "MALLOC_", "ONWARD_"];
 
 pub(super) fn read(step: &StepFields<'_, '_>, problems: &mut Problems<'_>) -> Option<Body> {
     let own = step.object(problems)?;
@@ -188,8 +217,19 @@ mod tests {
             ("bash: {command: date, env: {a1_B: x, _: true}}", "ok"),
             ("bash: {command: date, env: {1A: x}}", "invalid_env tasks.s.bash.env.1A"),
         ]);
-        for name in ["PATH", "IFS", "ENV", "LD_PRELOAD", "BASH_ENV", "BASH_FUNC_x", "SHELLOPTS", "DYLD_X", "ONWARD_KEY"]
-        {
+        for name in [
+            "PATH",
+            "IFS",
+            "ENV",
+            "LD_PRELOAD",
+            "BASH_ENV",
+            "BASH_FUNC_x",
+            "SHELLOPTS",
+            "DYLD_X",
+            "ONWARD_KEY",
+            "SHELL",
+            "MALLOC_X",
+        ] {
             let expected = format!("invalid_env tasks.s.bash.env.{name}");
             check_step(&[(&format!("bash: {{command: date, env: {{{name}: x}}}}"), &expected)]);
         }

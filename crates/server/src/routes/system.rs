@@ -3,7 +3,7 @@
 use super::answer;
 use crate::contract::{ResponseShape, Route, get, post};
 use crate::{Answer, Refusal, State, body};
-use api::{AdvanceRequest, ClockView, Code, VersionView, rfc3339};
+use api::{AdvanceRequest, BashFeatureView, BashView, ClockView, Code, VersionView, rfc3339};
 use axum::body::Body;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
@@ -58,12 +58,44 @@ pub fn hello() -> Response {
     answer(200, version_view())
 }
 
-pub async fn version() -> Answer {
-    Ok(answer(200, version_view()))
+pub async fn version(app: State) -> Answer {
+    Ok(answer(200, VersionView { bash: Some(bash_view(&app).await), ..version_view() }))
+}
+
+async fn bash_view(app: &crate::App) -> BashView {
+    let off = BashView {
+        enabled: false,
+        level: None,
+        required: None,
+        network: None,
+        slots: None,
+        features: vec![],
+        error: None,
+    };
+    let Some(worker) = &app.engine.bash else { return off };
+    let on = BashView {
+        enabled: true,
+        required: Some(worker.required().into()),
+        network: Some(worker.allows_network()),
+        slots: Some(worker.slots()),
+        ..off
+    };
+    match &*worker.isolation().await {
+        Ok(isolation) => BashView {
+            level: Some(isolation.level.word().into()),
+            features: isolation.features.iter().map(feature_view).collect(),
+            ..on
+        },
+        Err(why) => BashView { level: Some("none".into()), error: Some(why.clone()), ..on },
+    }
+}
+
+fn feature_view(feature: &engine::bash_worker::Feature) -> BashFeatureView {
+    BashFeatureView { name: feature.name.word().into(), available: feature.available, why: feature.why.clone() }
 }
 
 fn version_view() -> VersionView {
-    VersionView { name: "onward".into(), version: env!("CARGO_PKG_VERSION").into(), api: "/api/v1".into() }
+    VersionView { name: "onward".into(), version: env!("CARGO_PKG_VERSION").into(), api: "/api/v1".into(), bash: None }
 }
 
 pub async fn healthz() -> &'static str {

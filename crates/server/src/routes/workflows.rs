@@ -6,13 +6,15 @@ use crate::contract::{Carries, Param, ResponseShape, Route, delete as delete_rou
 use crate::error::problem_of;
 use crate::query::Query;
 use crate::{Answer, Path, Refusal, State, body, headers, views};
-use api::{Code, PauseRequest, ResumeRequest, RunView, StartedView, ValidationView, WorkflowView};
+use api::{At, Code, PauseRequest, Problem, ResumeRequest, RunView, StartedView, ValidationView, WorkflowView};
 use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
 use engine::services::Resolved;
 use engine::{Idempotency, Source, StartRequest, WorkflowChange};
+use kernel::plan::{Node, TaskKind};
 use kernel::{Span, WorkflowId};
+use lang::Compiled;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
@@ -128,12 +130,34 @@ pub async fn create(app: State, headers: HeaderMap, body: Body) -> Answer {
         || Sha256::new().chain_update(b"create\0").chain_update(lang::canonical_json(&tree)).finalize().into();
     let key = idempotency_key(&headers)?.map(|key| (key, fingerprint()));
     let (row, is_repeat) = app.engine.workflows.create(app.org(), &compiled, key).await?;
-    let problems = compiled.warnings.iter().map(problem_of).collect();
+    let problems = warnings(&app, &compiled).await;
     let view = WorkflowView { problems, deduplicated: is_repeat, ..views::workflow(&row, None, None) };
     Ok(answer(if is_repeat { 200 } else { 201 }, view))
 }
 
-pub async fn validate(headers: HeaderMap, body: Body) -> Answer {
+/// Problems that do not make a definition invalid: in it, and in the servers that are to run it.
+async fn warnings(app: &crate::App, compiled: &Compiled) -> Vec<Problem> {
+    let mut problems: Vec<Problem> = compiled.warnings.iter().map(problem_of).collect();
+    let is_command = |node: &&Node| node.task().is_some_and(|task| task.kind == TaskKind::Bash);
+    let Some(step) = compiled.plan.nodes().iter().find(is_command) else { return problems };
+    // What cannot be found out is no problem of the definition.
+    let is_run =
+        app.engine.bash.is_some() || app.engine.tasks.has_worker(app.org(), lang::BASH_TYPE).await.unwrap_or(true);
+    if !is_run {
+        problems.push(Problem {
+            code: lang::codes::BASH_DISABLED.into(),
+            severity: Some(lang::Severity::Warning.as_str().into()),
+            message: format!("`{}` waits: no server runs the commands of bash steps", step.key),
+            hint: Some("start a server with `onward serve --bash`".into()),
+            // The definition as a whole: the step itself is written correctly.
+            at: Some(At { path: String::new(), line: Some(1), column: Some(1) }),
+            ..Default::default()
+        });
+    }
+    problems
+}
+
+pub async fn validate(app: State, headers: HeaderMap, body: Body) -> Answer {
     let tree = body::definition(&headers, body).await?;
     Ok(answer(
         200,
@@ -143,7 +167,7 @@ pub async fn validate(headers: HeaderMap, body: Body) -> Answer {
                 hash: Some(views::hash(&compiled.hash)),
                 form: Some(compiled.form.as_str().into()),
                 steps: compiled.plan.nodes().iter().map(|n| n.key.clone()).collect(),
-                problems: compiled.warnings.iter().map(problem_of).collect(),
+                problems: warnings(&app, &compiled).await,
             },
             Err(problems) => ValidationView {
                 valid: false,
@@ -242,7 +266,7 @@ async fn change(app: &crate::App, key: &str, change: &WorkflowChange<'_>, expect
         Err(error) => return Err(with_name(app, error, key).await),
     };
     let problems = match change {
-        WorkflowChange::Replace(compiled) => compiled.warnings.iter().map(problem_of).collect(),
+        WorkflowChange::Replace(compiled) => warnings(app, compiled).await,
         WorkflowChange::Describe(_) | WorkflowChange::Delete => Vec::new(),
     };
     let pause = app.engine.workflows.paused(app.org(), row.id).await?;

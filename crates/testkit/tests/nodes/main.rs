@@ -47,6 +47,7 @@ async fn node_at(url: &str, name: &str, clock_start: Option<Timestamp>) -> Node 
         seed: None,
         node: name.into(),
         retention: None,
+        bash: None,
     };
     Node { engine: Engine::open(store.clone(), options).await.unwrap(), store }
 }

@@ -318,6 +318,15 @@ impl Tasks {
         self.viewed(org, vec![row]).await?.pop().ok_or(Error::NotFound("type"))
     }
 
+    /// Whether a worker of this type was seen lately.
+    pub async fn has_worker(&self, org: OrgId, name: &str) -> Result<bool, Error> {
+        let query = QueueQuery::Types(org, vec![name.to_owned()]);
+        match self.core.ask(|reply_to| Command::Query(query, reply_to)).await? {
+            Reply::Types(counts) => Ok(counts.iter().any(|(_, _, workers)| *workers > 0)),
+            other => Err(refusal(other, "type")),
+        }
+    }
+
     /// Workers that were seen in the last day, with the number of tasks each has leased.
     pub async fn workers(&self, org: OrgId) -> Result<Vec<(WorkerRow, u32)>, Error> {
         self.cluster.catch_up(None).await?;
