@@ -138,7 +138,10 @@ impl AdvanceState<'_> {
 
     fn send(&mut self, to: RunId, kind: InboxKind, body: Bytes) {
         let number = self.out.outgoing.len() as u32;
-        let id = InboxId::new(self.context.now, self.digest(self.run.state.seq as u32, !number));
+        // The number of the first event that this advance emits: another advance may send at the same time, and before its
+        // first event.
+        let first = self.run.state.seq - self.events.len() as u64 + 1;
+        let id = InboxId::new(self.context.now, self.digest(first as u32, !number));
         self.out.outgoing.push(OutgoingRow { to, id, kind, body });
     }
 

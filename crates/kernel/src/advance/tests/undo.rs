@@ -379,3 +379,16 @@ fn m27_s31_steps_that_cannot_be_repeated_are_those_that_succeeded_or_may_have() 
     story.exhaust("a", "timeout");
     assert_eq!(keys(&story), [("a".into(), true)], "it may have done it");
 }
+
+#[test]
+fn m17_m32_the_row_that_closes_a_child_is_not_the_one_that_asked_for_it() {
+    let origin = Origin { body: Payload::json(r#"{"id":5}"#), ..Default::default() };
+    let plan = nested_plan(&[("", "z; c@child=bill")]);
+    let mut story = Story::start(plan, origin, Admission::Open, Vec::new());
+    let step = story.run.find(&story.plan, "c").expect("c");
+    let (actor, reason) = ("ada".to_owned(), String::new());
+    let decision = StepOverride { verb: Override::Skip, body: None, actor, reason };
+    assert_eq!(story.give(Input::Override { step, decision: Box::new(decision) }), Answer::Applied);
+    let ids: BTreeSet<_> = story.outgoing.iter().map(|row| (row.to, row.id)).collect();
+    assert_eq!((story.outgoing.len(), ids.len()), (2, 2), "at the same instant, right after the child was asked for");
+}
