@@ -76,7 +76,9 @@ pub struct BashWorker {
 /// Why a command has to end before it ends by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stop {
-    /// The task was cancelled or its lease lost: no report is expected.
+    /// The run needs no result any more. An undo may wait to hear that the command has ended.
+    CalledOff,
+    /// The lease has ended, or may have: another attempt may be under way.
     Lost,
     /// The server stops: the task is handed back.
     Draining,
@@ -135,7 +137,7 @@ impl BashWorker {
             match claimed {
                 Ok(reply) => {
                     for (run, step) in reply.claimed.cancellations {
-                        self.stop(|task| *task == TaskKey { run, step }, Stop::Lost);
+                        self.stop(|task| *task == TaskKey { run, step }, Stop::CalledOff);
                     }
                     for task in reply.claimed.tasks {
                         self.held.send_modify(|held| *held += 1);
@@ -214,9 +216,9 @@ impl BashWorker {
             let mut work = pin!(work);
             tokio::select! {
                 () = &mut work => {}
-                () = lease.keep() => {
-                    // Waits until the processes are gone. Nothing is reported.
-                    stop.send_replace(Some(Stop::Lost));
+                why = lease.keep() => {
+                    stop.send_if_modified(|stop| stop.is_none() && stop.replace(why).is_none());
+                    // Until the processes are gone.
                     work.await;
                 }
             }
@@ -249,6 +251,7 @@ impl BashWorker {
                 }
                 attempt::ended(&finished).or_else(|| match *stop.borrow() {
                     Some(Stop::Draining) => Some(ReportOutcome::Snoozed(Span(0))),
+                    Some(Stop::CalledOff) => Some(attempt::called_off()),
                     Some(Stop::Lost) | None => None,
                 })
             }
@@ -291,8 +294,9 @@ struct Lease<'a> {
 }
 
 impl Lease<'_> {
-    /// Sends heartbeats; ends when the lease is lost, or may be because the engine has not answered for as long.
-    async fn keep(&self) {
+    /// Sends heartbeats. Ends when the task is called off, or when the lease is lost or may be, because the engine has
+    /// not answered for as long.
+    async fn keep(&self) -> Stop {
         let mut kept = Instant::now();
         loop {
             let beat = async {
@@ -304,9 +308,9 @@ impl Lease<'_> {
             let left = Duration::from_micros(LEASE.0).saturating_sub(kept.elapsed());
             match tokio::time::timeout(left, beat).await {
                 Ok((sent, Ok(HeartbeatReply::Until(_) | HeartbeatReply::TooLarge(_)))) => kept = sent,
-                Ok((_, Ok(HeartbeatReply::Cancelled | HeartbeatReply::Stale | HeartbeatReply::NotFound))) => return,
+                Ok((_, Ok(HeartbeatReply::Cancelled))) => return Stop::CalledOff,
+                Ok((_, Ok(HeartbeatReply::Stale | HeartbeatReply::NotFound))) | Err(_) => return Stop::Lost,
                 Ok((_, Err(error))) => tracing::debug!("no answer to a heartbeat of a command: {error}"),
-                Err(_) => return,
             }
         }
     }

@@ -88,6 +88,11 @@ pub fn refused(error: &bash::Error) -> ReportOutcome {
     failed(code, format!("{error}; {}", error.hint()), is_final)
 }
 
+/// The report of a command that was killed because its run needs no result any more.
+pub fn called_off() -> ReportOutcome {
+    failed("outcome_unknown", "the command was killed, because its step was called off".into(), true)
+}
+
 fn failed(code: &str, message: String, is_final: bool) -> ReportOutcome {
     ReportOutcome::Failed { failure: Failure::new(code, message), is_final, retry_after: None }
 }
