@@ -341,8 +341,8 @@ impl<T> TaskQueue<T> {
         if let Some(limit_slots) = &mut type_queue.limit_slots {
             limit_slots.is_outdated = true;
         }
+        type_queue.has_unread_keys |= !is_wanted || type_queue.is_reading_keys;
         if !is_wanted {
-            type_queue.has_unread_keys = true;
             return;
         }
         type_queue.key_queue(&queue.key).invalidate_rows(low);
@@ -459,9 +459,11 @@ impl<T> TaskQueue<T> {
         // The periodic look at types with ready tasks requests the read again.
         let Some(keys) = keys else { return };
         let is_first = type_queue.keys_after.is_none();
-        type_queue.keys_after = (keys.len() >= page).then(|| keys.last().cloned()).flatten();
-        type_queue.has_unread_keys = type_queue.keys_after.is_some();
-        type_queue.keys_read(&keys, is_first && type_queue.keys_after.is_none(), low);
+        // A task became ready during the read, which may not have seen it: its key stays, and all are read again.
+        let has_news = type_queue.has_unread_keys;
+        type_queue.keys_after = keys.last().cloned().filter(|_| keys.len() >= page && !has_news);
+        type_queue.has_unread_keys = has_news || type_queue.keys_after.is_some();
+        type_queue.keys_read(&keys, is_first && !type_queue.has_unread_keys, low);
         for key_queue in keys {
             self.refresh(&key, &key_queue, now);
         }
