@@ -172,9 +172,9 @@ pub const ALL: &[Feature] = &[
     works(
         COMMANDS,
         "reference/cli.md",
-        "a server, a client for every operation, tests for workflows, a check for stores",
+        "a server, a client for every operation, definitions without a server, tests for workflows, a check for stores",
         "`dev`, `serve`; `workflows`, `trigger`, `runs`, `approvals`, `triggers`, `tasks`, `types`, `workers`; `worker`, which runs a \
-         shell command for each task; `test`, `validate`, `verify`, `bench`, `openapi`, `completions`",
+         shell command for each task; `run`, `resume`; `test`, `validate`, `verify`, `bench`, `openapi`, `completions`",
     ),
     works(
         "Dashboard",

@@ -4,14 +4,16 @@
 pub const OK: u8 = 0;
 /// The answer is no.
 pub const NO: u8 = 1;
-/// Wrong usage, for every command but `validate`.
+/// Wrong usage, for every command but `validate`, `run` and `resume`.
 pub const USAGE: u8 = 2;
 /// No Onward server answers at the address.
 pub const UNREACHABLE: u8 = 3;
-/// `validate`: the definition is not valid.
+/// `validate`, `run`: the definition is not valid. `resume`: there is no such run.
 pub const INVALID: u8 = 10;
-/// `validate`: wrong usage.
+/// `validate`, `run`, `resume`: wrong usage.
 pub const VALIDATE_USAGE: u8 = 20;
+/// `run`, `resume`: the run did not complete.
+pub const NOT_COMPLETED: u8 = 40;
 /// Input or output failed, as `EX_IOERR` of sysexits.h.
 pub const INPUT_OUTPUT: u8 = 74;
 /// Another process has the store open, as `EX_TEMPFAIL`.
@@ -27,23 +29,32 @@ const TABLE: &[(u8, &str, &str)] = &[
     ),
     (
         NO,
-        "all but `validate`",
+        "all but `validate`, `run` and `resume`",
         "the answer is no: the server refused, a run or task that was waited for did not succeed, tests failed, `verify` or `bench` found a problem",
     ),
     (
         USAGE,
-        "all but `validate`",
+        "all but `validate`, `run` and `resume`",
         "wrong usage: flags, a file that cannot be read or used, a store that does not match the flags",
     ),
     (UNREACHABLE, "client commands", "the server is unreachable, or the response is not from an Onward server"),
-    (INVALID, "`validate`", "the definition is not valid, or cannot be read"),
-    (VALIDATE_USAGE, "`validate`", "wrong usage"),
+    (
+        INVALID,
+        "`validate`, `run`, `resume`",
+        "the definition or the input is not valid, or cannot be read; there is no such run",
+    ),
+    (
+        VALIDATE_USAGE,
+        "`validate`, `run`, `resume`",
+        "wrong usage, another hash than the one that was asked for, or a decision that does not fit the run",
+    ),
+    (NOT_COMPLETED, "`run`, `resume`", "the run failed, timed out, or was cancelled by another request"),
     (
         INPUT_OUTPUT,
-        "`dev`, `serve`, `verify`, `bench`, `openapi`, `completions`",
+        "`dev`, `serve`, `run`, `resume`, `verify`, `bench`, `openapi`, `completions`",
         "input or output error: cannot listen, cannot open or read the store, cannot write the output, or the outcome of a write is unknown",
     ),
-    (IN_USE, "`dev`, `serve`", "another process has the store open"),
+    (IN_USE, "`dev`, `serve`, `run`, `resume`", "another process has the store open"),
 ];
 
 #[cfg(test)]

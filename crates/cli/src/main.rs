@@ -8,6 +8,7 @@ mod exit;
 mod node;
 mod problems;
 mod remote;
+mod runner;
 mod serve;
 mod test;
 mod validate;
@@ -60,6 +61,10 @@ enum Command {
     },
     /// Measure how fast this machine runs workflows
     Bench(bench::Arguments),
+    /// Run a definition to its end or to an approval, without a server (exit 0 done, 10 not valid, 20 wrong usage, 40 failed)
+    Run(runner::RunArguments),
+    /// Decide about the approval at which `run` stopped, and go on (the same exit codes)
+    Resume(runner::ResumeArguments),
     /// Check a workflow definition and show every problem in it (exit 0 valid, 10 not valid, 20 wrong usage)
     Validate(validate::Arguments),
     /// Run the test cases beside workflow definitions (exit 0 passed, 1 failed, 2 a file cannot be used)
@@ -80,6 +85,8 @@ fn main() -> ExitCode {
             Command::Dev(arguments) => dev::run(arguments),
             Command::Serve(arguments) => serve::run(arguments),
             Command::Bench(arguments) => bench::run(arguments),
+            Command::Run(arguments) => runner::run(arguments),
+            Command::Resume(arguments) => runner::resume(arguments),
             Command::Validate(arguments) => validate::run(arguments),
             Command::Test(arguments) => test::run(arguments),
             Command::Workflows(arguments) => remote::workflows::run(arguments),
@@ -97,7 +104,9 @@ fn main() -> ExitCode {
         },
         Err(error) => {
             let _ = error.print();
-            let has_own_codes = std::env::args().nth(1).is_some_and(|command| command == "validate");
+            let has_own_codes = std::env::args()
+                .nth(1)
+                .is_some_and(|command| ["validate", "run", "resume"].contains(&command.as_str()));
             match error.exit_code() {
                 0 => ExitCode::SUCCESS,
                 _ if has_own_codes => exit::VALIDATE_USAGE.into(),

@@ -112,31 +112,38 @@ pub fn run(config: Result<Config, String>, access_mode: impl FnOnce(&Path) -> Re
             return exit::USAGE.into();
         }
     };
-    start_logging();
-    // Before secrets are read. Commands run as the same user where each cannot have its own.
-    if config.bash.is_some()
-        && let Err(error) = bash::protect_this_process()
-    {
-        eprintln!("error: cannot protect this process from the commands it runs: {error}");
-        return exit::INPUT_OUTPUT.into();
-    }
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            eprintln!("error: {error}");
-            return exit::INPUT_OUTPUT.into();
-        }
+    start_logging("info");
+    let until_signal = async |local_url: String| {
+        println!("onward ready {local_url}");
+        stop_signal().await;
     };
-    let outcome = make_folder(&config.data).and_then(|()| access_mode(&config.data));
-    let code = match outcome.and_then(|mode| runtime.block_on(serve(config, mode))) {
-        Ok(()) => exit::OK,
+    match with_server(config, access_mode, until_signal) {
+        Ok(()) => exit::OK.into(),
         Err((code, message)) => {
             eprintln!("error: {message}");
-            code
+            code.into()
         }
-    };
+    }
+}
+
+/// Does `work` while a server in this process is up. It gets the address of the server.
+pub fn with_server<T>(
+    config: Config,
+    access_mode: impl FnOnce(&Path) -> Result<AccessMode, Failure>,
+    work: impl AsyncFnOnce(String) -> T,
+) -> Result<T, Failure> {
+    // Before secrets are read. Commands run as the same user where each cannot have its own.
+    if config.bash.is_some() {
+        let protected = bash::protect_this_process();
+        let failed = |error| format!("cannot protect this process from the commands it runs: {error}");
+        protected.map_err(|error| (exit::INPUT_OUTPUT, failed(error)))?;
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| (exit::INPUT_OUTPUT, error.to_string()))?;
+    let outcome = make_folder(&config.data).and_then(|()| access_mode(&config.data));
+    let done = outcome.and_then(|mode| runtime.block_on(serve(config, mode, work)));
     runtime.shutdown_timeout(Duration::from_secs(1));
-    code.into()
+    done
 }
 
 pub fn check(flags: Flags, clock: ClockArguments, bash: Option<bash_steps::Settings>) -> Result<Config, String> {
@@ -167,6 +174,25 @@ pub fn check(flags: Flags, clock: ClockArguments, bash: Option<bash_steps::Setti
     })
 }
 
+/// A server of this process alone, on a free port of loopback.
+pub fn private(data: PathBuf, bash: bash_steps::Settings) -> Config {
+    Config {
+        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+        store: Location::Sqlite(data.join("onward.db")),
+        secret: data.join("secret.key"),
+        data,
+        public_url: None,
+        clock: ClockArguments::REAL,
+        accept_clock: false,
+        signing_secret: None,
+        http_per_organisation: None,
+        ignore_host_backoff: false,
+        grace: Duration::from_secs(25),
+        retention: None,
+        bash: Some(bash),
+    }
+}
+
 /// The value of a flag that is a duration.
 pub fn duration(flag: &str, text: &str, example: &str, range: RangeInclusive<Span>) -> Result<Span, String> {
     let span = Span::parse(text).ok_or_else(|| format!("`{flag} {text}` is not a duration such as {example}"))?;
@@ -185,10 +211,11 @@ pub fn location(data: &Path, store: Option<&str>) -> Result<Location, String> {
     }
 }
 
-fn start_logging() {
+/// `level` is what is logged unless `ONWARD_LOG` says otherwise.
+pub fn start_logging(level: &str) {
     use std::io::IsTerminal;
     use tracing_subscriber::EnvFilter;
-    let filter = EnvFilter::try_from_env("ONWARD_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = EnvFilter::try_from_env("ONWARD_LOG").unwrap_or_else(|_| EnvFilter::new(level));
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
     match std::io::stderr().is_terminal() {
         true => builder.init(),
@@ -199,7 +226,7 @@ fn start_logging() {
 /// An exit code and a message.
 pub type Failure = (u8, String);
 
-async fn serve(config: Config, mode: AccessMode) -> Result<(), Failure> {
+async fn serve<T>(config: Config, mode: AccessMode, work: impl AsyncFnOnce(String) -> T) -> Result<T, Failure> {
     let store = open_store(&config.store).await?;
     let secret = Secret::open(&config.secret).map_err(|e| (exit::INPUT_OUTPUT, e.to_string()))?;
     if let Location::Postgres(_) = config.store {
@@ -266,10 +293,9 @@ async fn serve(config: Config, mode: AccessMode) -> Result<(), Failure> {
     if address.ip().is_unspecified() && public_url == local_url {
         tracing::warn!("callback URLs begin with {local_url}, which no client can reach; set `--public-url`");
     }
-    println!("onward ready {local_url}");
     tracing::info!(data = %config.data.display(), store = %config.store, clock = clock.as_str(), "ready at {local_url}");
     let outcome = tokio::select! {
-        () = stop_signal() => Ok(()),
+        done = work(local_url.clone()) => Ok(done),
         why = engine.failed() => Err((exit::INPUT_OUTPUT, why)),
     };
     app.drain();

@@ -103,7 +103,7 @@ pub fn problem_json(problem: &Diagnostic) -> serde_json::Value {
     })
 }
 
-fn hash(bytes: &[u8]) -> String {
+pub fn hash(bytes: &[u8]) -> String {
     let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
     format!("sha256:{hex}")
 }

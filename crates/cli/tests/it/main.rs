@@ -50,6 +50,7 @@ mod restart;
 mod run_history;
 mod run_limits;
 mod run_model;
+mod runner;
 mod runs;
 mod rust_sdk;
 mod schedules;
