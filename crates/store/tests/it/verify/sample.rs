@@ -111,6 +111,7 @@ async fn open_on(store: Arc<dyn Store>) -> Engine {
         seed: None,
         node: String::new(),
         retention: None,
+        bash: None,
     };
     Engine::open(store, options).await.unwrap()
 }
