@@ -63,6 +63,9 @@ pub struct BashOptions {
 /// What the probe of this machine found, or why it failed.
 type Probed = Result<IsolationReport, String>;
 
+/// How to stop each attempt, by its task and fence.
+type Stops = HashMap<(TaskKey, u64), watch::Sender<Option<StopCause>>>;
+
 pub struct BashWorker {
     options: BashOptions,
     name: String,
@@ -70,12 +73,12 @@ pub struct BashWorker {
     is_draining: watch::Sender<bool>,
     /// How many tasks it holds.
     held: watch::Sender<u32>,
-    stops: Mutex<HashMap<(TaskKey, u64), watch::Sender<Option<Stop>>>>,
+    stops: Mutex<Stops>,
 }
 
 /// Why a command has to end before it ends by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stop {
+enum StopCause {
     /// The run needs no result any more. An undo may wait to hear that the command has ended.
     CalledOff,
     /// The lease has ended, or may have: another attempt may be under way.
@@ -137,7 +140,7 @@ impl BashWorker {
             match claimed {
                 Ok(reply) => {
                     for (run, step) in reply.claimed.cancellations {
-                        self.stop(|task| *task == TaskKey { run, step }, Stop::CalledOff);
+                        self.stop(|task| *task == TaskKey { run, step }, StopCause::CalledOff);
                     }
                     for task in reply.claimed.tasks {
                         self.held.send_modify(|held| *held += 1);
@@ -199,8 +202,8 @@ impl BashWorker {
     /// Runs one command to its end and reports it.
     async fn attempt(self: Arc<Self>, tasks: Arc<Tasks>, sandbox: Arc<Result<Sandbox, String>>, task: ClaimedTask) {
         let key = TaskKey { run: task.run, step: (!task.is_plain).then_some(task.step) };
-        let lease = Lease { tasks: &tasks, org: task.org, key, fence: task.fence };
-        let stop = watch::Sender::new(self.is_draining.borrow().then_some(Stop::Draining));
+        let lease = TaskLease { tasks: &tasks, org: task.org, key, fence: task.fence };
+        let stop = watch::Sender::new(self.is_draining.borrow().then_some(StopCause::Draining));
         self.stops().insert((key, task.fence), stop.clone());
         {
             let work = async {
@@ -232,7 +235,7 @@ impl BashWorker {
         &self,
         sandbox: &Result<Sandbox, String>,
         task: &ClaimedTask,
-        stop: &watch::Sender<Option<Stop>>,
+        stop: &watch::Sender<Option<StopCause>>,
     ) -> Option<ReportOutcome> {
         let sandbox = match sandbox {
             Ok(sandbox) => sandbox,
@@ -250,9 +253,9 @@ impl BashWorker {
                     tracing::warn!(run = %task.run, step = task.step_key, "the folder of a command: {problem}");
                 }
                 attempt::ended(&finished).or_else(|| match *stop.borrow() {
-                    Some(Stop::Draining) => Some(ReportOutcome::Snoozed(Span(0))),
-                    Some(Stop::CalledOff) => Some(attempt::called_off()),
-                    Some(Stop::Lost) | None => None,
+                    Some(StopCause::Draining) => Some(ReportOutcome::Snoozed(Span(0))),
+                    Some(StopCause::CalledOff) => Some(attempt::called_off()),
+                    Some(StopCause::Lost) | None => None,
                 })
             }
             Err(error) => {
@@ -269,34 +272,34 @@ impl BashWorker {
         let mut held = self.held.subscribe();
         let mut idle = async |limit| tokio::time::timeout(limit, held.wait_for(|held| *held == 0)).await.is_ok();
         if !idle(grace).await {
-            self.stop(|_| true, Stop::Draining);
+            self.stop(|_| true, StopCause::Draining);
             idle(HAND_BACK).await;
         }
     }
 
-    fn stop(&self, which: impl Fn(&TaskKey) -> bool, why: Stop) {
+    fn stop(&self, which: impl Fn(&TaskKey) -> bool, why: StopCause) {
         for (_, stop) in self.stops().iter().filter(|((task, _), _)| which(task)) {
             stop.send_if_modified(|stop| stop.is_none() && stop.replace(why).is_none());
         }
     }
 
-    fn stops(&self) -> MutexGuard<'_, HashMap<(TaskKey, u64), watch::Sender<Option<Stop>>>> {
+    fn stops(&self) -> MutexGuard<'_, Stops> {
         self.stops.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The lease of one attempt.
-struct Lease<'a> {
+struct TaskLease<'a> {
     tasks: &'a Tasks,
     org: OrgId,
     key: TaskKey,
     fence: u64,
 }
 
-impl Lease<'_> {
+impl TaskLease<'_> {
     /// Sends heartbeats. Ends when the task is called off, or when the lease is lost or may be, because the engine has
     /// not answered for as long.
-    async fn keep(&self) -> Stop {
+    async fn keep(&self) -> StopCause {
         let mut kept = Instant::now();
         loop {
             let beat = async {
@@ -308,8 +311,8 @@ impl Lease<'_> {
             let left = Duration::from_micros(LEASE.0).saturating_sub(kept.elapsed());
             match tokio::time::timeout(left, beat).await {
                 Ok((sent, Ok(HeartbeatReply::Until(_) | HeartbeatReply::TooLarge(_)))) => kept = sent,
-                Ok((_, Ok(HeartbeatReply::Cancelled))) => return Stop::CalledOff,
-                Ok((_, Ok(HeartbeatReply::Stale | HeartbeatReply::NotFound))) | Err(_) => return Stop::Lost,
+                Ok((_, Ok(HeartbeatReply::Cancelled))) => return StopCause::CalledOff,
+                Ok((_, Ok(HeartbeatReply::Stale | HeartbeatReply::NotFound))) | Err(_) => return StopCause::Lost,
                 Ok((_, Err(error))) => tracing::debug!("no answer to a heartbeat of a command: {error}"),
             }
         }
