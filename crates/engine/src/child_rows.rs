@@ -26,7 +26,8 @@ pub struct ChildRequest {
 /// What a row leads to with which a parent closes a child that is not in memory and was not found in the store.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Closing {
-    /// The child is still to be started, and gets the row then.
+    /// The child is still to be started or refused: decide again later. Started, it gets the row; a refusal removes only
+    /// the rows that were there when it was decided.
     Wait,
     /// The child exists by now.
     Give,

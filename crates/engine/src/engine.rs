@@ -175,6 +175,13 @@ impl Engine {
         Ok(engine)
     }
 
+    /// The service that starts children, without its loop.
+    #[cfg(test)]
+    pub(crate) fn children_for_test(&self) -> Children {
+        let (core, cluster) = (self.core.clone(), self.cluster.clone());
+        Children::new(core, cluster, self.runs.clone(), self.workflows.clone(), ChildQueue::new().0)
+    }
+
     pub fn now(&self) -> Timestamp {
         self.core.now()
     }

@@ -17,6 +17,7 @@ use crate::error::Error;
 use crate::mailbox::Command;
 use kernel::event::Failure;
 use kernel::inbox::InboxKind;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -72,8 +73,8 @@ pub struct Children {
     runs: Arc<Runs>,
     workflows: Arc<Workflows>,
     queue: Arc<ChildQueue>,
-    /// Children whose rows could not be read; tried again with the stored rows.
-    unread: Mutex<Vec<InboxKey>>,
+    /// Rows for children that could not be read, or not be decided about yet; tried again with the stored rows.
+    undecided: Mutex<BTreeSet<InboxKey>>,
 }
 
 /// Why a child could not be started.
@@ -92,7 +93,7 @@ impl Children {
         workflows: Arc<Workflows>,
         queue: Arc<ChildQueue>,
     ) -> Children {
-        Children { core, cluster, runs, workflows, queue, unread: Mutex::default() }
+        Children { core, cluster, runs, workflows, queue, undecided: Mutex::default() }
     }
 
     /// Starts children as commits release their rows, and again from the store, until the engine stops.
@@ -101,8 +102,7 @@ impl Children {
             if let Err(error) = self.start_stored().await {
                 tracing::warn!(%error, "the rows of children to start cannot be read");
             }
-            let unread = std::mem::take(&mut *lock(&self.unread));
-            self.carry_out(unread.into_iter().map(ChildWork::Close).collect()).await;
+            self.try_again().await;
             let pause = tokio::time::sleep(RETRY_EVERY);
             tokio::pin!(pause);
             let mut requests = Vec::new();
@@ -122,6 +122,12 @@ impl Children {
         }
     }
 
+    /// Decides again about the rows that could not be decided about.
+    async fn try_again(&self) {
+        let undecided = std::mem::take(&mut *lock(&self.undecided));
+        self.carry_out(undecided.into_iter().map(ChildWork::Close).collect()).await;
+    }
+
     async fn carry_out(&self, requests: Vec<ChildWork>) {
         let mut rows = Vec::new();
         let mut closed = Vec::new();
@@ -135,7 +141,7 @@ impl Children {
         for key in closed {
             if let Err(error) = self.close_missing(key).await {
                 tracing::warn!(%error, "the rows for a child cannot be read; they are tried again");
-                lock(&self.unread).push(key);
+                lock(&self.undecided).insert(key);
             }
         }
     }
@@ -179,7 +185,7 @@ impl Children {
                 // The parent may have ended before the child existed.
                 if let Err(error) = self.give_early_inputs(row.key).await {
                     tracing::warn!(%child, %error, "the rows for a child cannot be read; they are tried again");
-                    lock(&self.unread).push(row.key);
+                    lock(&self.undecided).insert(row.key);
                 }
             }
             Err(Refused::Forever(failure)) => {
@@ -204,15 +210,15 @@ impl Children {
         }
     }
 
-    /// A parent closes a child that does not exist. If it is still to be started, it gets the row then; if it was
-    /// deleted, nothing needs the row any more.
+    /// A parent closes a child that does not exist. If it is still to be started, the row is looked at again: the child
+    /// gets it once it exists, but it may also be refused. If it was deleted, nothing needs the row any more.
     async fn close_missing(&self, key: InboxKey) -> Result<(), Error> {
         let (org, child, _) = key;
         let store = &self.core.store;
         let rows = store.inbox_of(org, child, PAGE).await?;
         let exists = store.run(org, child).await?.is_some();
         match child_rows::closing(key, &rows, exists) {
-            Closing::Wait => {}
+            Closing::Wait => drop(lock(&self.undecided).insert(key)),
             Closing::Give => self.give_early_inputs(key).await?,
             Closing::Delete(row) => {
                 self.core.written(store.answer_inbox(&[row]).await)?;
@@ -250,5 +256,55 @@ impl Refused {
             _ => return Refused::ForNow(error),
         };
         Refused::Forever(Failure::new(code, error.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::ClockMode;
+    use crate::engine::{Engine, Options};
+    use crate::secret::Secret;
+    use kernel::inbox::StoredInput;
+    use kernel::{InboxId, OrgId, RunId, Span, Timestamp};
+    use store::ConsumedRow;
+    use store::prelude::*;
+
+    #[tokio::test]
+    async fn m17_a_row_that_closes_a_child_is_gone_when_the_child_is_refused_after_it_was_written() {
+        let options = Options {
+            secret: Secret::new([7; 32]),
+            public_url: "http://127.0.0.1:7420".into(),
+            clock: ClockMode::Virtual,
+            clock_start: None,
+            clock_advance: Span(0),
+            accept_clock: false,
+            http: Default::default(),
+            seed: Some(1),
+            node: String::new(),
+            retention: None,
+            bash: None,
+        };
+        let store = Arc::new(store::MemoryStore::default());
+        let engine = Engine::open(store.clone(), options).await.expect("it opens");
+        let children = engine.children_for_test();
+        let (org, parent, child) = (OrgId::DEFAULT, RunId([1; 16]), RunId([2; 16]));
+        let row = |n: u8, kind, body| {
+            let key = (org, child, InboxId([n; 16]));
+            InboxRow { key, kind, body, written_at: Timestamp(0), sender: Some(parent) }
+        };
+        let closes = row(2, InboxKind::Input, StoredInput::ParentClosed { parent }.seal());
+        // Nobody can start it: the row stays until this test removes it, as the refusal would.
+        let asks = row(1, InboxKind::StartChild, "of a later release".into());
+        store.put_inbox(&[asks.clone(), closes.clone()]).await.expect("they are written");
+
+        children.close_missing(closes.key).await.expect("it reads");
+        children.try_again().await;
+        assert_eq!(store.inbox_of(org, child, 9).await.expect("it reads").len(), 2, "the child may be started yet");
+        store.answer_inbox(&[ConsumedRow { key: asks.key, answer: None }]).await.expect("it is removed");
+        children.try_again().await;
+        assert_eq!(store.inbox_of(org, child, 9).await.expect("it reads"), [], "no run needs it");
+        assert!(lock(&children.undecided).is_empty());
+        engine.stop().await;
     }
 }

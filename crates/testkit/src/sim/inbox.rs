@@ -196,7 +196,10 @@ impl World {
         };
         let exists = ready(self.store.run(org, child)).is_ok_and(|row| row.is_some());
         match child_rows::closing(key, &rows, exists) {
-            Closing::Wait => self.trace.mark("a child was closed before it existed", true),
+            Closing::Wait => {
+                self.trace.mark("a child was closed before it existed", true);
+                self.push_inbox(process, RETRY_EVERY, InboxEvent::CloseChild(key));
+            }
             Closing::Give => self.give_inbox(process, child_rows::inputs(&rows)),
             Closing::Delete(row) => {
                 self.trace.mark("a child was closed after it was deleted", true);

@@ -14,7 +14,7 @@ use super::concurrency_model::BatchWriter;
 use super::violation::{CheckResult, ViolationKind};
 use kernel::event::Event;
 use kernel::{Record, Run, RunId, Span, Timestamp};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use store::{Batch, TypeRow, WriteVerdict};
 
 /// A task that was claimed under old type settings may be committed this long after they changed.
@@ -54,6 +54,8 @@ struct ProcessLease {
 
 #[derive(Default)]
 pub struct LeaseModel {
+    /// Runs that each process has asked the store for, and not been given. It ignores what it did not ask for.
+    wanted: BTreeSet<(usize, RunId)>,
     /// When each process first loaded a lease, by run and fence.
     seen: BTreeMap<(usize, RunId, u64), Timestamp>,
     journal_leases: BTreeMap<RunStep, JournalLease>,
@@ -127,6 +129,16 @@ impl LeaseModel {
         })
     }
 
+    /// A process asks the store for a run.
+    pub fn run_wanted(&mut self, process: usize, run: RunId) {
+        self.wanted.insert((process, run));
+    }
+
+    /// The store gave no answer; the process asks again if it still needs the run.
+    pub fn run_unread(&mut self, process: usize, run: RunId) {
+        self.wanted.remove(&(process, run));
+    }
+
     /// A process has loaded a run. A lease that it did not know runs from now. It counts its own leases and those of
     /// nodes that are gone; another node gets the heartbeats for its leases itself.
     pub fn run_loaded(
@@ -136,6 +148,10 @@ impl LeaseModel {
         state: &Run,
         now: Timestamp,
     ) {
+        // A fenced process has forgotten what it asked for under its old epoch.
+        if !self.wanted.remove(&(process, run)) {
+            return;
+        }
         self.latest.extend(state.leased().map(|l| ((run, l.step), (l.fence, l.lease))));
         let (mut first_seen, mut leased) = (BTreeMap::new(), BTreeMap::new());
         for lease in state.leased() {
@@ -250,8 +266,9 @@ impl LeaseModel {
         }))
     }
 
-    /// The process died and lost its counts.
+    /// The process died, or was fenced, and lost its counts.
     pub fn process_died(&mut self, process: usize) {
+        self.wanted.retain(|(of, _)| *of != process);
         self.process_leases.retain(|(of, _), _| *of != process);
         self.type_rows.retain(|(of, _), _| *of != process);
     }
@@ -276,4 +293,27 @@ pub fn ends_lease(event: &Event) -> bool {
             | Event::Cancelled { .. }
             | Event::Skipped { .. }
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kernel::run::{Phase, Step};
+
+    #[test]
+    fn a_run_that_was_asked_for_before_the_process_was_fenced_brings_no_leases() {
+        let (run, task, now, lease) = (RunId([1; 16]), (RunId([1; 16]), 0), Timestamp(1_000_000), Span::from_secs(30));
+        let phase = Phase::Leased { fence: 2, worker: "w".into(), lease, epoch: 1 };
+        let mut state = Run::default();
+        state.state.steps = vec![Step { phase, ..Default::default() }];
+        let own: &dyn Fn(u64) -> bool = &|_| true;
+        let mut model = LeaseModel::default();
+        model.run_wanted(7, run);
+        model.process_died(7);
+        model.run_loaded((7, own), run, &state, now);
+        assert_eq!(model.heartbeat_accepted(7, task, 2, None, now), None, "the new mailbox drops what was read");
+        model.run_wanted(7, run);
+        model.run_loaded((7, own), run, &state, now);
+        assert_eq!(model.heartbeat_accepted(7, task, 2, None, now), Some(Some(now.after(lease))));
+    }
 }

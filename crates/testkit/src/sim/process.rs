@@ -375,6 +375,7 @@ impl World {
             self.push(delay, SimEvent::Process(process, ProcessEvent::ReadQueues(queues)));
         }
         for (_, run) in runs {
+            self.checker.leases.run_wanted(process, run);
             self.schedule_read(process, run, None);
         }
         for (_, run, numbers) in payloads {

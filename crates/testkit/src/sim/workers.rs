@@ -446,6 +446,9 @@ impl World {
                 let is_own = |epoch: u64| epoch == nodes.own() || nodes.is_gone(epoch);
                 self.checker.leases.run_loaded((process, &is_own), *run, &resumed.run, now);
             }
+            Command::Loaded { run, result: Err(LoadFailure::Store(_)) } => {
+                self.checker.leases.run_unread(process, *run);
+            }
             // A run that cannot be read has no live leases in this process.
             Command::Loaded { run, result: Ok(None) | Err(LoadFailure::Newer | LoadFailure::Damaged(_)) } => {
                 self.checker.leases.run_loaded((process, &|_| false), *run, &Run::default(), now);
