@@ -212,7 +212,7 @@ async fn decide(
         Decision::Deny => client.reject(&run.id, request).await,
     };
     match decided {
-        Err(Error::Refused { status: 409, problem, .. }) => {
+        Err(Error::Refused { problem, .. }) => {
             Ok((exit::VALIDATE_USAGE, json!({ "ok": false, "status": "refused", "error": problem })))
         }
         Err(error) => Err(error),
