@@ -45,7 +45,7 @@ pub struct ResumeArguments {
     execution_id: String,
     /// What to decide about the step that waits
     #[arg(long, value_enum)]
-    decision: Decision,
+    decision: ResumeDecision,
     /// Decide only about the approval with this token
     #[arg(long, value_name = "TOKEN")]
     resume_token: Option<String>,
@@ -69,7 +69,7 @@ struct SharedArguments {
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
-enum Decision {
+enum ResumeDecision {
     Approve,
     Deny,
 }
@@ -137,14 +137,14 @@ fn with_client(shared: SharedArguments, work: impl AsyncFnOnce(Client) -> Result
 }
 
 /// A definition that can be stored.
-struct Checked {
+struct NamedDefinition {
     name: String,
     hash: String,
     json: Value,
 }
 
 /// Reads and checks a definition. One without a name is called after its file.
-fn read(file: &std::path::Path) -> Result<Checked, Finished> {
+fn read(file: &std::path::Path) -> Result<NamedDefinition, Finished> {
     let source = validate::read(file).map_err(|error| {
         let message = format!("cannot read {}: {error}", file.display());
         (exit::INVALID, refused("unreadable_file", &message))
@@ -169,7 +169,7 @@ fn read(file: &std::path::Path) -> Result<Checked, Finished> {
             lang::compile(&named).map_err(invalid)?
         }
     };
-    Ok(Checked { name: compiled.meta.name.clone(), hash: validate::hash(&compiled.hash), json })
+    Ok(NamedDefinition { name: compiled.meta.name.clone(), hash: validate::hash(&compiled.hash), json })
 }
 
 fn is_same_hash(wanted: &str, hash: &str) -> bool {
@@ -179,11 +179,11 @@ fn is_same_hash(wanted: &str, hash: &str) -> bool {
 /// Stores the definition and starts a run of it, or finds the one of an earlier command.
 async fn start(
     client: &Client,
-    definition: Checked,
+    definition: NamedDefinition,
     input: Option<Vec<u8>>,
     execution_id: Option<String>,
 ) -> Result<Finished, Error> {
-    let Checked { name, json, .. } = definition;
+    let NamedDefinition { name, json, .. } = definition;
     let definition = Definition::Json(json.to_string().into());
     match client.create_workflow(&definition).await {
         Err(error) if error.is(api::Code::NameTaken) => client.replace_workflow(&name, &definition).await?,
@@ -197,7 +197,7 @@ async fn start(
 async fn decide(
     client: &Client,
     execution_id: &str,
-    decision: Decision,
+    decision: ResumeDecision,
     request: &DecisionRequest,
 ) -> Result<Finished, Error> {
     let run = match execution_id.starts_with("run_") {
@@ -208,8 +208,8 @@ async fn decide(
     };
     let after = client.run_diff(&run.id, 1, None).await?.last_seq;
     let decided = match decision {
-        Decision::Approve => client.approve(&run.id, request).await,
-        Decision::Deny => client.reject(&run.id, request).await,
+        ResumeDecision::Approve => client.approve(&run.id, request).await,
+        ResumeDecision::Deny => client.reject(&run.id, request).await,
     };
     match decided {
         Err(Error::Refused { problem, .. }) => {
@@ -219,7 +219,7 @@ async fn decide(
         Ok(_) => {
             let (code, document) = follow(client, &run.id, after).await?;
             // A denial that no step handles cancels the run, as it was asked to.
-            let is_denied = matches!(decision, Decision::Deny) && document["status"] == "cancelled";
+            let is_denied = matches!(decision, ResumeDecision::Deny) && document["status"] == "cancelled";
             Ok((if is_denied { exit::OK } else { code }, document))
         }
     }

@@ -294,7 +294,7 @@ mod tests {
             InboxRow { key, kind, body, written_at: Timestamp(0), sender: Some(parent) }
         };
         let closes = row(2, InboxKind::Input, StoredInput::ParentClosed { parent }.seal());
-        // Nobody can start it: the row stays until this test removes it, as the refusal would.
+        // No node can start it: the row stays until this test removes it, as the refusal would.
         let asks = row(1, InboxKind::StartChild, "of a later release".into());
         store.put_inbox(&[asks.clone(), closes.clone()]).await.expect("they are written");
 
